@@ -57,7 +57,8 @@ func match(pattern, key []string) bool {
 
 var names = []string{"billing", "a.billing", "a.b.billing", "*", "#", "a.#", "a.*.billing", "100%", "%2A", "0.billing", "1", "Ü.日本", "..", "."}
 
-func TestAMessageWaitsExactlyItsStepsAndReachesItsDestinationOnly(t *testing.T) {
+// A message waits exactly its steps, and reaches its destination only.
+func TestAMessageWaitsExactlyItsSteps(t *testing.T) {
 	ladder := delayeddelivery.Ladder{Levels: 28, Step: time.Second}
 	b := broker{ladder, names}
 	longest, _ := ladder.Steps(ladder.Max())
@@ -77,7 +78,8 @@ func TestAMessageWaitsExactlyItsStepsAndReachesItsDestinationOnly(t *testing.T) 
 	}
 }
 
-func TestStepsAreNeverLessThanTheDelayAndLessThanOneStepMore(t *testing.T) {
+// The steps are never less than the delay, and exceed the delay by less than one step.
+func TestStepsCoverTheDelay(t *testing.T) {
 	for _, ladder := range []delayeddelivery.Ladder{{Levels: 28, Step: time.Second}, {Levels: 1, Step: time.Minute}, {Levels: 10, Step: time.Millisecond}} {
 		for range 10_000 {
 			delay := 1 + rand.N(ladder.Max())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -25,14 +26,14 @@ func returned() []endpoint.SendOption {
 func TestADiscardedRetryIsAcknowledged(t *testing.T) {
 	for _, mode := range []endpoint.TransactionMode{endpoint.None, endpoint.ReceiveOnly, endpoint.SendsAtomicWithReceive} {
 		t.Run(mode.String(), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.CreateQueues("acks")
-				cfg := sales(broker, failing(&tally{}))
+				cfg := harness.Sales(broker, failing(&harness.Tally{}))
 				cfg.Transactions, cfg.AuditQueue = mode, "audit"
 				cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action { return recoverability.Discard{} }
-				r := start(t, cfg)
-				r.send(placeOrder{}, returned()...)
-				r.send(placeOrder{})
+				r := harness.Start(t, cfg)
+				r.MustSend(harness.PlaceOrder{}, returned()...)
+				r.MustSend(harness.PlaceOrder{})
 				synctest.Wait()
 				acks := broker.Messages("acks")
 				if len(acks) != 1 || acks[0].Headers.Get(header.RetryUniqueID) != "u-1" {
@@ -47,9 +48,9 @@ func TestADiscardedRetryIsAcknowledged(t *testing.T) {
 }
 
 // The broker is not asked for the queue of the acknowledgements with every message, also where it has none.
-func TestTheQueueForAcknowledgementsIsLookedForNowAndThen(t *testing.T) {
+func TestTheAcknowledgementQueueIsInspectedSometimes(t *testing.T) {
 	for _, there := range []bool{true, false} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			const messages = 1000
 			if there {
 				broker.CreateQueues("acks")
@@ -61,9 +62,9 @@ func TestTheQueueForAcknowledgementsIsLookedForNowAndThen(t *testing.T) {
 				}
 				return nil
 			}
-			r := start(t, sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return nil })))
+			r := harness.Start(t, harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error { return nil })))
 			for range messages {
-				r.send(placeOrder{}, returned()...)
+				r.MustSend(harness.PlaceOrder{}, returned()...)
 			}
 			synctest.Wait()
 			if n := looks.Load(); n != 1 {
@@ -71,7 +72,7 @@ func TestTheQueueForAcknowledgementsIsLookedForNowAndThen(t *testing.T) {
 			}
 			broker.CreateQueues("acks")
 			time.Sleep(time.Hour)
-			r.send(placeOrder{}, returned()...)
+			r.MustSend(harness.PlaceOrder{}, returned()...)
 			synctest.Wait()
 			want := 1
 			if there {
@@ -85,8 +86,8 @@ func TestTheQueueForAcknowledgementsIsLookedForNowAndThen(t *testing.T) {
 }
 
 // A queue that is deleted after it was seen fails no message for good: it is looked for again.
-func TestAQueueForAcknowledgementsThatVanishesFailsNoMessage(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+func TestAVanishedAcknowledgementQueueFailsNothing(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.CreateQueues("acks")
 		var gone atomic.Bool
 		broker.Fail = func(verb, object string) error {
@@ -95,17 +96,17 @@ func TestAQueueForAcknowledgementsThatVanishesFailsNoMessage(t *testing.T) {
 			}
 			return nil
 		}
-		var calls tally
-		r := start(t, sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
-			calls.add(o.ID)
+		var calls harness.Tally
+		r := harness.Start(t, harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
+			calls.Add(o.ID)
 			return nil
 		})))
-		r.send(placeOrder{ID: "a"}, returned()...)
+		r.MustSend(harness.PlaceOrder{ID: "a"}, returned()...)
 		synctest.Wait()
 		gone.Store(true)
-		r.send(placeOrder{ID: "b"}, returned()...)
+		r.MustSend(harness.PlaceOrder{ID: "b"}, returned()...)
 		synctest.Wait()
-		if n := count(calls.list(), "b"); n != 1 {
+		if n := count(calls.List(), "b"); n != 1 {
 			t.Errorf("handled %d times, want once", n)
 		}
 		if n := len(broker.Messages("error")) + len(broker.Messages("sales")); n != 0 {
@@ -117,7 +118,7 @@ func TestAQueueForAcknowledgementsThatVanishesFailsNoMessage(t *testing.T) {
 // notingBroker keeps a note with what is retried, as the SQL transports do.
 type notingBroker struct {
 	*inmemory.Transport
-	notes tally
+	notes harness.Tally
 }
 
 func (b *notingBroker) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
@@ -160,7 +161,7 @@ type notingDelivery struct {
 }
 
 func (d *notingDelivery) RetryBecause(ctx context.Context, reason string) error {
-	d.broker.notes.add(reason)
+	d.broker.notes.Add(reason)
 	return d.Retry(ctx)
 }
 
@@ -173,24 +174,24 @@ func (m *mute) Error() string { return m.text }
 func TestAnErrorThatPanicsIsRetriedAsAnyOther(t *testing.T) {
 	for name, err := range map[string]error{"panics": (*mute)(nil), "speaks": errors.New("no such order")} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				noting := &notingBroker{Transport: broker}
-				var told tally
-				cfg := sales(noting)
+				var told harness.Tally
+				cfg := harness.Sales(noting)
 				cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.None}
 				cfg.Notify = telling(&told)
 				cfg.Pipeline.Receive.Use("fail", func(pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
 					return func(context.Context, *pipeline.Receive) error { return err }
 				})
-				r := start(t, cfg)
-				r.send(placeOrder{})
+				r := harness.Start(t, cfg)
+				r.MustSend(harness.PlaceOrder{})
 				time.Sleep(time.Second)
 				synctest.Wait()
-				if got := told.list(); len(got) != 3 || got[1] != "immediate_retry #2" || got[2] != "moved_to_error to error" {
+				if got := told.List(); len(got) != 3 || got[1] != "immediate_retry #2" || got[2] != "moved_to_error to error" {
 					t.Errorf("told %q", got)
 				}
 				want := map[string]string{"panics": "*endpoint_test.mute: its Error method panicked", "speaks": "no such order"}[name]
-				if got := noting.notes.list(); len(got) != 2 || got[0] != want {
+				if got := noting.notes.List(); len(got) != 2 || got[0] != want {
 					t.Errorf("notes %q, want %q", got, want)
 				}
 				if h := r.Health(); !h.Ready {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/resilience"
 	"github.com/holdfast-go/holdfast/transport"
@@ -18,10 +19,10 @@ import (
 )
 
 // takes returns a handler that takes a time, or less when its context ends and it obeys.
-func takes(d time.Duration, obeys bool, calls *tally, result error) endpoint.Handler {
-	return endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ placeOrder) error {
+func takes(d time.Duration, obeys bool, calls *harness.Tally, result error) endpoint.Handler {
+	return endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ harness.PlaceOrder) error {
 		deadline, _ := ctx.Deadline()
-		calls.add(time.Until(deadline).String())
+		calls.Add(time.Until(deadline).String())
 		if !obeys {
 			time.Sleep(d)
 			return result
@@ -62,9 +63,9 @@ func TestATimeoutIsOfTheAttemptAtAllHandlers(t *testing.T) {
 		"ignored, and then an error":   {use: resilience.Inline(timed(quick, s)), result: errNo, attempts: 3, failed: `policy "quick": the attempt has timed out after 1s: handler`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				var calls, second tally
-				cfg := sales(broker, takes(3*s, test.obeys, &calls, test.result), takes(3*s, test.obeys, &second, nil))
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var calls, second harness.Tally
+				cfg := harness.Sales(broker, takes(3*s, test.obeys, &calls, test.result), takes(3*s, test.obeys, &second, nil))
 				if !test.obeys {
 					cfg.Handlers = cfg.Handlers[:1] // a handler is not called when the time is over
 				}
@@ -75,9 +76,9 @@ func TestATimeoutIsOfTheAttemptAtAllHandlers(t *testing.T) {
 				if test.of > 0 {
 					cfg.Messages[0] = cfg.Messages[0].Timeout(test.of)
 				}
-				start(t, cfg).send(placeOrder{})
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 				time.Sleep(time.Hour)
-				if n := len(calls.list()); n != test.attempts {
+				if n := len(calls.List()); n != test.attempts {
 					t.Errorf("%d attempts, want %d", n, test.attempts)
 				}
 				failed := broker.Messages("error")
@@ -99,13 +100,13 @@ func TestATimeoutIsOfTheAttemptAtAllHandlers(t *testing.T) {
 }
 
 func TestEachAttemptHasItsTimeAndADeadline(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		p := quick
 		p.Timeout = 5 * time.Second
-		var calls tally
-		start(t, retrying(broker, resilience.Inline(p), takes(time.Minute, true, &calls, nil))).send(placeOrder{})
+		var calls harness.Tally
+		harness.Start(t, retrying(broker, resilience.Inline(p), takes(time.Minute, true, &calls, nil))).MustSend(harness.PlaceOrder{})
 		time.Sleep(time.Hour)
-		if got := calls.list(); len(got) != 3 || got[0] != "5s" || got[1] != "5s" || got[2] != "5s" {
+		if got := calls.List(); len(got) != 3 || got[0] != "5s" || got[1] != "5s" || got[2] != "5s" {
 			t.Errorf("times until the deadline: %q, want three of 5s", got)
 		}
 	})
@@ -113,20 +114,20 @@ func TestEachAttemptHasItsTimeAndADeadline(t *testing.T) {
 
 // The end of the endpoint is no time-out.
 func TestAStopDuringALimitedAttemptIsNoFailure(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		p := quick
 		p.Timeout = time.Hour
 		var cause error
-		cfg := retrying(broker, resilience.Inline(p), endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ placeOrder) error {
+		cfg := retrying(broker, resilience.Inline(p), endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ harness.PlaceOrder) error {
 			<-ctx.Done()
 			cause = context.Cause(ctx)
 			return ctx.Err()
 		}))
 		cfg.StopTimeout = time.Second
-		r := start(t, cfg)
-		r.send(placeOrder{})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{})
 		synctest.Wait()
-		r.end()
+		r.End()
 		if errors.Is(cause, resilience.ErrAttemptTimeout) || len(broker.Messages("sales")) != 1 || len(broker.Messages("error")) != 0 {
 			t.Errorf("cause %v, %d messages in the queue", cause, len(broker.Messages("sales")))
 		}
@@ -135,7 +136,7 @@ func TestAStopDuringALimitedAttemptIsNoFailure(t *testing.T) {
 
 func TestATimeoutOfATypeIsPositive(t *testing.T) {
 	for _, d := range []time.Duration{0, -1} {
-		cfg := sales(&inmemory.Transport{})
+		cfg := harness.Sales(&inmemory.Transport{})
 		cfg.Messages[0] = cfg.Messages[0].Timeout(d)
 		if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), "it must be positive") {
 			t.Errorf("Timeout(%v): New says %v", d, err)
@@ -158,19 +159,19 @@ func TestATransactionAfterTheTimeoutIsNoOutage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
-				var calls, written, log tally
+				var calls, written, log harness.Tally
 				cfg := storing(broker, db, &written)
-				cfg.Handlers = append([]endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
-					calls.add("")
+				cfg.Handlers = append([]endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+					calls.Add("")
 					time.Sleep(2 * time.Second)
 					return inmemory.OnCommit(ctx, s, func() {})
 				})}, cfg.Handlers...)
 				cfg.Logger = quietExcept(&log, "WARN: the outbox or the inbox cannot be used")
 				limit(&cfg)
-				start(t, cfg).send(placeOrder{})
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 				time.Sleep(time.Hour)
-				if a, b := len(calls.list()), len(broker.Messages("error")); a != 3 || b != 1 || len(log.list()) > 0 {
-					t.Errorf("%d attempts, %d in the error queue, want 3 and 1; %d lines about an outage", a, b, len(log.list()))
+				if a, b := len(calls.List()), len(broker.Messages("error")); a != 3 || b != 1 || len(log.List()) > 0 {
+					t.Errorf("%d attempts, %d in the error queue, want 3 and 1; %d lines about an outage", a, b, len(log.List()))
 				}
 			})
 		})
@@ -180,7 +181,7 @@ func TestATransactionAfterTheTimeoutIsNoOutage(t *testing.T) {
 // A database that cannot be reached uses up no retry, also when the handler waits for it until its time is over.
 func TestAnOutageDuringALimitedAttemptUsesUpNoRetry(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
-		var written tally
+		var written harness.Tally
 		var down atomic.Bool
 		db.Fail = func(verb, _ string) error {
 			if down.Load() && (verb == "Store" || verb == "FindHandled" || verb == "BeginStore") {
@@ -190,7 +191,7 @@ func TestAnOutageDuringALimitedAttemptUsesUpNoRetry(t *testing.T) {
 		}
 		cfg := storing(broker, db, &written)
 		inner := cfg.Handlers[0]
-		cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+		cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
 			if down.Load() {
 				<-ctx.Done()
 			}
@@ -200,13 +201,13 @@ func TestAnOutageDuringALimitedAttemptUsesUpNoRetry(t *testing.T) {
 		p := quick
 		p.Timeout = time.Second
 		cfg.Recoverability.Rules = []recoverability.Rule{{Retry: resilience.Inline(p)}}
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		down.Store(true)
-		r.send(placeOrder{ID: "1"})
+		r.MustSend(harness.PlaceOrder{ID: "1"})
 		time.Sleep(10 * time.Minute)
 		down.Store(false)
 		time.Sleep(10 * time.Minute)
-		if a, b := len(written.list()), len(broker.Messages("error")); a != 1 || b != 0 {
+		if a, b := len(written.List()), len(broker.Messages("error")); a != 1 || b != 0 {
 			t.Errorf("%d committed, %d in the error queue, want 1 and 0", a, b)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -18,7 +19,7 @@ import (
 
 // auditing is sales with an audit queue and a behavior that changes what handlers see.
 func auditing(broker transport.Transport, handlers ...endpoint.Handler) endpoint.Config {
-	cfg := sales(broker, handlers...)
+	cfg := harness.Sales(broker, handlers...)
 	cfg.AuditQueue = "audit"
 	cfg.Pipeline.Receive.Use("change", func(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
 		return func(ctx context.Context, r *pipeline.Receive) error {
@@ -30,22 +31,23 @@ func auditing(broker transport.Transport, handlers ...endpoint.Handler) endpoint
 	return cfg
 }
 
-func TestTheAuditQueueGetsWhatWasReceivedAndWhenAndWhereItWasProcessed(t *testing.T) {
+// The audit queue gets the message as received, with the times and the place of processing.
+func TestAnAuditCopyHasTheMessageTimesAndPlace(t *testing.T) {
 	modes := []endpoint.TransactionMode{endpoint.ReceiveOnly, endpoint.None, endpoint.SendsAtomicWithReceive}
 	for _, mode := range modes {
 		t.Run(mode.String(), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				cfg := auditing(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				cfg := auditing(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
 					time.Sleep(3 * time.Second)
 					if mode == endpoint.SendsAtomicWithReceive {
 						if err := inmemory.OnCommit(ctx, s, func() {}); err != nil {
 							return err
 						}
 					}
-					return s.Send(ctx, shipOrder(m))
+					return s.Send(ctx, harness.ShipOrder(m))
 				}))
 				cfg.Transactions, cfg.Instance = mode, "one"
-				start(t, cfg)
+				harness.Start(t, cfg)
 				received := native("Shop.PlaceOrder", "application/json", `{"ID": "7"}`)
 				received.Headers.Set(header.TimeToBeReceived, "00:00:10")
 				began := time.Now()
@@ -82,10 +84,10 @@ func TestTheAuditQueueGetsWhatWasReceivedAndWhenAndWhereItWasProcessed(t *testin
 }
 
 func TestWhatFailsIsNotAudited(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		cfg := auditing(broker, failing(&tally{}))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := auditing(broker, failing(&harness.Tally{}))
 		cfg.Recoverability.Delayed = 1
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		time.Sleep(time.Hour)
 		if len(broker.Messages("audit")) != 0 || len(broker.Messages("error")) != 1 {
 			t.Errorf("%d audited, %d in the error queue", len(broker.Messages("audit")), len(broker.Messages("error")))
@@ -93,11 +95,12 @@ func TestWhatFailsIsNotAudited(t *testing.T) {
 	})
 }
 
-func TestAMessageWhoseSendsABehaviorKeptBackIsAuditedAllTheSame(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// A message is audited even if a behavior withheld its messages.
+func TestWithheldSendsAreAudited(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		cfg := auditing(broker, shipping())
 		cfg.Pipeline.Dispatch = onDispatch(func(func() error) error { return nil })
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		if len(broker.Messages("audit")) != 1 || len(broker.Messages("shipping")) != 0 {
 			t.Errorf("%d audited, %d sent", len(broker.Messages("audit")), len(broker.Messages("shipping")))
@@ -105,8 +108,9 @@ func TestAMessageWhoseSendsABehaviorKeptBackIsAuditedAllTheSame(t *testing.T) {
 	})
 }
 
-func TestAMessageThatCannotBeAuditedFailsAndSendsNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// A message that cannot be audited fails, and none of its messages are sent.
+func TestAMessageThatCannotBeAuditedFails(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Fail = func(verb, object string) error {
 			if verb == "Dispatch" && object == "audit" {
 				return errNo
@@ -115,7 +119,7 @@ func TestAMessageThatCannotBeAuditedFailsAndSendsNothing(t *testing.T) {
 		}
 		cfg := auditing(broker, shipping())
 		cfg.Recoverability = once
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		if len(broker.Messages("shipping")) != 0 || len(broker.Messages("error")) != 1 {
 			t.Errorf("%d sent, %d in the error queue", len(broker.Messages("shipping")), len(broker.Messages("error")))
@@ -123,18 +127,19 @@ func TestAMessageThatCannotBeAuditedFailsAndSendsNothing(t *testing.T) {
 	})
 }
 
-func TestAnAuditQueueIsNeitherTheEndpointsNorTheErrorQueue(t *testing.T) {
+// New refuses an audit queue that is the endpoint's queue or the error queue.
+func TestTheAuditQueueIsAQueueOfItsOwn(t *testing.T) {
 	for name, want := range map[string]string{
 		"sales": "would come back at once", "error": "AuditQueue and an error queue of Recoverability are both",
 		"sales-a": "the queue of the instance and AuditQueue are both",
 	} {
-		cfg := sales(&inmemory.Transport{})
+		cfg := harness.Sales(&inmemory.Transport{})
 		cfg.AuditQueue, cfg.Instance, cfg.InstanceQueue = name, "a", true
 		if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New says %v, want %q", err, want)
 		}
 	}
-	cfg := sales(&inmemory.Transport{})
+	cfg := harness.Sales(&inmemory.Transport{})
 	cfg.AuditQueue, cfg.SendOnly = "audit", true
 	if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), "processes no messages") {
 		t.Errorf("New says %v", err)
@@ -142,11 +147,11 @@ func TestAnAuditQueueIsNeitherTheEndpointsNorTheErrorQueue(t *testing.T) {
 }
 
 func TestAuditCopiesExpireWhereThatIsConfigured(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		cfg := auditing(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return nil }))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := auditing(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error { return nil }))
 		cfg.AuditExpireAfter = time.Hour
-		e := start(t, cfg)
-		e.send(placeOrder{"1"}, endpoint.ExpireAfter(time.Minute))
+		e := harness.Start(t, cfg)
+		e.MustSend(harness.PlaceOrder{ID: "1"}, endpoint.ExpireAfter(time.Minute))
 		time.Sleep(time.Hour - time.Second)
 		if n := len(broker.Messages("audit")); n != 1 {
 			t.Errorf("%d copies before the hour is over, want 1", n)
@@ -158,12 +163,13 @@ func TestAuditCopiesExpireWhereThatIsConfigured(t *testing.T) {
 	})
 }
 
-func TestAnExpiryOfAuditCopiesThatCannotBeMeantIsRefused(t *testing.T) {
+// New refuses an expiry of audit copies that makes no sense.
+func TestAnImpossibleAuditExpiryIsRefused(t *testing.T) {
 	for want, change := range map[string]func(*endpoint.Config){
 		"AuditExpireAfter is negative":  func(c *endpoint.Config) { c.AuditQueue, c.AuditExpireAfter = "audit", -1 },
 		"there are no copies to expire": func(c *endpoint.Config) { c.AuditExpireAfter = time.Hour },
 	} {
-		cfg := sales(&inmemory.Transport{})
+		cfg := harness.Sales(&inmemory.Transport{})
 		change(&cfg)
 		if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New says %v, want %q", err, want)

@@ -58,7 +58,8 @@ func TestABackgroundFunctionRunsAsLongAsTheEndpoint(t *testing.T) {
 	})
 }
 
-func TestABackgroundFunctionThatPanicsIsLoggedAndDisturbsNothing(t *testing.T) {
+// The panic of a background function is logged, and disturbs no message.
+func TestAPanicOfABackgroundFunctionIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		e, err := endpoint.New(endpoint.Config{
@@ -82,7 +83,8 @@ func TestABackgroundFunctionThatPanicsIsLoggedAndDisturbsNothing(t *testing.T) {
 	})
 }
 
-func TestABackgroundFunctionIsNotCalledIfTheEndpointCannotStart(t *testing.T) {
+// A background function is not called if the endpoint cannot start.
+func TestNoBackgroundFunctionWithoutAStart(t *testing.T) {
 	e, err := endpoint.New(endpoint.Config{
 		Name: "shop", Transport: &inmemory.Transport{}, Logger: slog.New(slog.DiscardHandler),
 		Background: []func(context.Context, *endpoint.Endpoint){

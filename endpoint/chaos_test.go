@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -26,7 +27,7 @@ func TestNoFaultLosesAMessage(t *testing.T) {
 		for seed := range uint64(4) {
 			for _, mode := range []endpoint.TransactionMode{endpoint.ReceiveOnly, endpoint.SendsAtomicWithReceive} {
 				t.Run(fmt.Sprintf("without %b, %v, seed %d", without, mode, seed), func(t *testing.T) {
-					inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+					harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 						broker.Without = without
 						c := &chaos{t: t, broker: broker, seed: seed, mode: mode}
 						c.run(1 + 7*int(seed%2))
@@ -67,28 +68,28 @@ func (c *chaos) run(concurrency int) {
 		}
 		return nil
 	}
-	feeder := sales(c.broker)
+	feeder := harness.Sales(c.broker)
 	feeder.SendOnly, feeder.Install, feeder.Name = true, false, "feeder"
-	feed := start(c.t, feeder)
+	feed := harness.Start(c.t, feeder)
 	for i := range chaosMessages {
-		feed.send(placeOrder{ID: fmt.Sprint(i)}, endpoint.To("sales"))
+		feed.MustSend(harness.PlaceOrder{ID: fmt.Sprint(i)}, endpoint.To("sales"))
 	}
-	cfg := sales(c.broker, endpoint.Handle(c.handle))
+	cfg := harness.Sales(c.broker, endpoint.Handle(c.handle))
 	cfg.Transactions, cfg.Concurrency, cfg.StopTimeout = c.mode, concurrency, 3*time.Second
 	cfg.Recoverability = recoverability.Config{Immediate: 3, Delayed: 2, RateLimit: c.limit}
 	c.raging.Store(true)
 	for k := range 6 { // it is stopped now and then
-		r := start(c.t, cfg)
+		r := harness.Start(c.t, cfg)
 		<-time.After(time.Duration(k) * 7 * time.Second)
-		r.end()
+		r.End()
 	}
 	c.raging.Store(false)
-	r := start(c.t, cfg)
+	r := harness.Start(c.t, cfg)
 	<-time.After(time.Hour)
-	r.end()
+	r.End()
 }
 
-func (c *chaos) handle(ctx context.Context, s *endpoint.Session, m placeOrder) error {
+func (c *chaos) handle(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
 	if c.roll(5) {
 		return errNo
 	}
@@ -103,7 +104,7 @@ func (c *chaos) handle(ctx context.Context, s *endpoint.Session, m placeOrder) e
 			return err
 		}
 	}
-	return s.Send(ctx, shipOrder(m))
+	return s.Send(ctx, harness.ShipOrder(m))
 }
 
 func (c *chaos) check(once bool) {
@@ -111,7 +112,7 @@ func (c *chaos) check(once bool) {
 	seen := map[string]int{}
 	for _, queue := range []string{"shipping", "error", "sales.dead", "sales.quarantine.dead"} {
 		for _, m := range c.broker.Messages(queue) {
-			var o placeOrder
+			var o harness.PlaceOrder
 			if err := json.Unmarshal(m.Body, &o); err != nil {
 				c.t.Fatal(err)
 			}

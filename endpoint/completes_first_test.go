@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -46,16 +47,17 @@ func (openingConn) Satellites(context.Context) ([]transport.Satellite, error) {
 	}}, nil
 }
 
-func TestADriverIsToldWhichMessagesAreCompletedBeforeTheyAreHandled(t *testing.T) {
+// The endpoint tells the driver which messages are completed before they are handled.
+func TestADriverKnowsMessagesCompletedFirst(t *testing.T) {
 	for _, mode := range []endpoint.TransactionMode{endpoint.None, endpoint.ReceiveOnly} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			broker.CreateQueues("sales", "sales-1", "sales.quarantine", "error", "other")
 			o := &openings{Transport: broker, completesFirst: map[string]bool{}}
 			delivered(t, broker, "sales.quarantine", wire("m"), 0)
-			cfg := sales(o)
+			cfg := harness.Sales(o)
 			cfg.Transactions, cfg.Install, cfg.InstanceQueue, cfg.Instance = mode, false, true, "1"
 			cfg.Messages, cfg.Routes = cfg.Messages[:1], nil
-			start(t, cfg)
+			harness.Start(t, cfg)
 			time.Sleep(time.Minute) // the quarantine comes before the driver's queues
 			synctest.Wait()
 			first := mode == endpoint.None

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -27,18 +28,18 @@ func TestNewReportsAllThatIsWrongAtOnce(t *testing.T) {
 		Recoverability: recoverability.Config{Immediate: -2, Delays: recoverability.Delays{Delay: -time.Second}},
 		Messages: []endpoint.Message{
 			{},
-			endpoint.Command[placeOrder]("Shop.PlaceOrder"),
-			endpoint.Command[placeOrder]("Shop.PlaceOrderAgain"),
-			endpoint.Command[shipOrder]("Shop.PlaceOrder"),
+			endpoint.Command[harness.PlaceOrder]("Shop.PlaceOrder"),
+			endpoint.Command[harness.PlaceOrder]("Shop.PlaceOrderAgain"),
+			endpoint.Command[harness.ShipOrder]("Shop.PlaceOrder"),
 			endpoint.Event[int]("Shop.Number"),
-			endpoint.Event[orderPlaced]("Shop.Order;Placed"),
+			endpoint.Event[harness.OrderPlaced]("Shop.Order;Placed"),
 		},
 		Handlers: []endpoint.Handler{
 			{},
 			endpoint.Handle(func(context.Context, *endpoint.Session, unregistered) error { return nil }),
-			endpoint.Handle[placeOrder](nil),
+			endpoint.Handle[harness.PlaceOrder](nil),
 		},
-		Routes: []endpoint.Route{{}, endpoint.RouteTo[unregistered]("q"), endpoint.RouteTo[placeOrder]("")},
+		Routes: []endpoint.Route{{}, endpoint.RouteTo[unregistered]("q"), endpoint.RouteTo[harness.PlaceOrder]("")},
 	}
 	cfg.Pipeline.Logical.Before("nothing", "mine", func(next pipeline.Func[*pipeline.Logical]) pipeline.Func[*pipeline.Logical] {
 		return next
@@ -63,10 +64,10 @@ func TestNewReportsAllThatIsWrongAtOnce(t *testing.T) {
 }
 
 func TestNewCopiesTheConfig(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var heard tally
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m orderPlaced) error {
-			heard.add(m.ID)
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var heard harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m harness.OrderPlaced) error {
+			heard.Add(m.ID)
 			return nil
 		}))
 		e, err := endpoint.New(cfg)
@@ -76,20 +77,20 @@ func TestNewCopiesTheConfig(t *testing.T) {
 		clear(cfg.Messages)
 		clear(cfg.Handlers)
 		clear(cfg.Routes)
-		r := run(t, e)
-		if err := r.Publish(t.Context(), orderPlaced{ID: "7"}); err != nil {
+		r := harness.Run(t, e)
+		if err := r.Publish(t.Context(), harness.OrderPlaced{ID: "7"}); err != nil {
 			t.Fatal(err)
 		}
-		r.send(shipOrder{})
+		r.MustSend(harness.ShipOrder{})
 		synctest.Wait()
-		if len(heard.list()) != 1 || len(broker.Messages("shipping")) != 1 {
-			t.Errorf("heard %q, shipping has %d messages", heard.list(), len(broker.Messages("shipping")))
+		if len(heard.List()) != 1 || len(broker.Messages("shipping")) != 1 {
+			t.Errorf("heard %q, shipping has %d messages", heard.List(), len(broker.Messages("shipping")))
 		}
 	})
 }
 
 func TestAnEndpointIsNotItsOwnErrorQueue(t *testing.T) {
-	cfg := sales(&inmemory.Transport{})
+	cfg := harness.Sales(&inmemory.Transport{})
 	cfg.Name = "error"
 	if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), `are both "error"`) {
 		t.Errorf("New gives %v", err)
@@ -101,7 +102,7 @@ func TestAnEndpointIsNotItsOwnErrorQueue(t *testing.T) {
 }
 
 func TestRunRefusesWhatTheTransportDoesNotOffer(t *testing.T) {
-	handler := endpoint.Handle(func(context.Context, *endpoint.Session, orderPlaced) error { return nil })
+	handler := endpoint.Handle(func(context.Context, *endpoint.Session, harness.OrderPlaced) error { return nil })
 	for name, c := range map[string]struct {
 		without inmemory.Capability
 		mode    endpoint.TransactionMode
@@ -114,7 +115,7 @@ func TestRunRefusesWhatTheTransportDoesNotOffer(t *testing.T) {
 		"no queue":        {0, endpoint.ReceiveOnly, false, "no such queue"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := sales(&inmemory.Transport{Without: c.without}, handler)
+			cfg := harness.Sales(&inmemory.Transport{Without: c.without}, handler)
 			cfg.Transactions, cfg.Install = c.mode, c.install
 			e, err := endpoint.New(cfg)
 			if err != nil {
@@ -131,10 +132,10 @@ func TestRunRefusesWhatTheTransportDoesNotOffer(t *testing.T) {
 }
 
 func TestSendingWhatCannotBeSentSaysWhyAndWhatToDo(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		cfg := sales(broker)
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := harness.Sales(broker)
 		cfg.Routes = nil
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		ctx := t.Context()
 		delayed := endpoint.OutgoingOption(func(out *pipeline.Outgoing) { out.After = 1 })
 		queued := endpoint.OutgoingOption(func(out *pipeline.Outgoing) { out.Queue = "other" })
@@ -142,36 +143,37 @@ func TestSendingWhatCannotBeSentSaysWhyAndWhatToDo(t *testing.T) {
 		untyped := endpoint.OutgoingOption(func(out *pipeline.Outgoing) { out.Types = nil })
 		const atOnce = "a published message goes to its subscribers at once: it has no queue and no delay"
 		for name, c := range map[string]struct{ got, want error }{
-			"no route":       {r.Send(ctx, shipOrder{}), errors.New("send Shop.ShipOrder: no route: register the command with a queue, as in Command[T](name).To(queue), or use the option To")},
-			"an event":       {r.Send(ctx, orderPlaced{}), errors.New("send Shop.OrderPlaced: it is an event: use Publish")},
-			"a command":      {r.Publish(ctx, shipOrder{}), errors.New("publish Shop.ShipOrder: it is a command: only events are published; use Send")},
+			"no route":       {r.Send(ctx, harness.ShipOrder{}), errors.New("send Shop.ShipOrder: no route: register the command with a queue, as in Command[T](name).To(queue), or use the option To")},
+			"an event":       {r.Send(ctx, harness.OrderPlaced{}), errors.New("send Shop.OrderPlaced: it is an event: use Publish")},
+			"a command":      {r.Publish(ctx, harness.ShipOrder{}), errors.New("publish Shop.ShipOrder: it is a command: only events are published; use Send")},
 			"unknown":        {r.Send(ctx, unregistered{}), errors.New("send endpoint_test.unregistered: endpoint_test.unregistered: not registered: add it to Config.Messages")},
-			"nil pointer":    {r.Send(ctx, (*shipOrder)(nil)), errors.New("send *endpoint_test.shipOrder: the message is a nil *endpoint_test.shipOrder")},
-			"delayed event":  {r.Publish(ctx, orderPlaced{}, delayed), errors.New("publish Shop.OrderPlaced: " + atOnce)},
-			"event's queue":  {r.Publish(ctx, orderPlaced{}, queued), errors.New("publish Shop.OrderPlaced: " + atOnce)},
-			"no id":          {r.Send(ctx, shipOrder{}, endpoint.To("other"), endpoint.MessageID("")), errors.New("send Shop.ShipOrder: the message id is empty")},
-			"no intent":      {r.Send(ctx, shipOrder{}, aimless), errors.New(`send Shop.ShipOrder: the intent "Hint" is unknown`)},
-			"no types":       {r.Send(ctx, shipOrder{}, endpoint.To("other"), untyped), errors.New("send Shop.ShipOrder: the message has no types")},
-			"negative delay": {r.Send(ctx, shipOrder{}, endpoint.To("other"), endpoint.After(-1)), errors.New("send Shop.ShipOrder: After and ExpireAfter must not be negative")},
+			"nil pointer":    {r.Send(ctx, (*harness.ShipOrder)(nil)), errors.New("send *harness.ShipOrder: the message is a nil *harness.ShipOrder")},
+			"delayed event":  {r.Publish(ctx, harness.OrderPlaced{}, delayed), errors.New("publish Shop.OrderPlaced: " + atOnce)},
+			"event's queue":  {r.Publish(ctx, harness.OrderPlaced{}, queued), errors.New("publish Shop.OrderPlaced: " + atOnce)},
+			"no id":          {r.Send(ctx, harness.ShipOrder{}, endpoint.To("other"), endpoint.MessageID("")), errors.New("send Shop.ShipOrder: the message id is empty")},
+			"no intent":      {r.Send(ctx, harness.ShipOrder{}, aimless), errors.New(`send Shop.ShipOrder: the intent "Hint" is unknown`)},
+			"no types":       {r.Send(ctx, harness.ShipOrder{}, endpoint.To("other"), untyped), errors.New("send Shop.ShipOrder: the message has no types")},
+			"negative delay": {r.Send(ctx, harness.ShipOrder{}, endpoint.To("other"), endpoint.After(-1)), errors.New("send Shop.ShipOrder: After and ExpireAfter must not be negative")},
 		} {
 			if c.got == nil || c.got.Error() != c.want.Error() {
 				t.Errorf("%s: got %v, want %v", name, c.got, c.want)
 			}
 		}
-		if err := r.Send(ctx, shipOrder{}, endpoint.To("nowhere")); !errors.Is(err, transport.ErrNoQueue) {
+		if err := r.Send(ctx, harness.ShipOrder{}, endpoint.To("nowhere")); !errors.Is(err, transport.ErrNoQueue) {
 			t.Errorf("missing queue: got %v, want ErrNoQueue", err)
 		}
 	})
 }
 
-func TestADelayedMessageArrivesWhenDueAndCanBeCalledBack(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		r := start(t, sales(broker))
+// A delayed message arrives when the message is due, and can be canceled before.
+func TestADelayedMessageArrivesWhenDue(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		r := harness.Start(t, harness.Sales(broker))
 		var receipt transport.Receipt
 		due := time.Now().Add(time.Hour)
-		r.send(shipOrder{ID: "kept"}, endpoint.At(due))
-		r.send(shipOrder{ID: "cancelled"}, endpoint.After(time.Minute), endpoint.ReceiptIn(&receipt))
-		r.send(shipOrder{ID: "expires"}, endpoint.ExpireAfter(time.Second))
+		r.MustSend(harness.ShipOrder{ID: "kept"}, endpoint.At(due))
+		r.MustSend(harness.ShipOrder{ID: "cancelled"}, endpoint.After(time.Minute), endpoint.ReceiptIn(&receipt))
+		r.MustSend(harness.ShipOrder{ID: "expires"}, endpoint.ExpireAfter(time.Second))
 		if err := r.Cancel(t.Context(), receipt); err != nil {
 			t.Fatal(err)
 		}
@@ -192,11 +194,11 @@ func TestADelayedMessageArrivesWhenDueAndCanBeCalledBack(t *testing.T) {
 }
 
 func TestASendOnlyEndpointSendsAndHasNoQueue(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		cfg := sales(broker)
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := harness.Sales(broker)
 		cfg.SendOnly = true
-		r := start(t, cfg)
-		r.send(shipOrder{})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.ShipOrder{})
 		sent := broker.Messages("shipping")
 		if len(sent) != 1 || sent[0].Headers.Get(header.ReplyToAddress) != "" {
 			t.Errorf("sent %v", sent)
@@ -208,12 +210,12 @@ func TestASendOnlyEndpointSendsAndHasNoQueue(t *testing.T) {
 }
 
 func TestRunAllRunsOnWhenOneEndsAndReturnsAllErrors(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		ok, err := endpoint.New(sales(broker))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		ok, err := endpoint.New(harness.Sales(broker))
 		if err != nil {
 			t.Fatal(err)
 		}
-		away := sales(&inmemory.Transport{Fail: func(string, string) error { return errNo }})
+		away := harness.Sales(&inmemory.Transport{Fail: func(string, string) error { return errNo }})
 		away.Name = "away"
 		broken, err := endpoint.New(away)
 		if err != nil {
@@ -226,7 +228,7 @@ func TestRunAllRunsOnWhenOneEndsAndReturnsAllErrors(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if err := ok.Send(ctx, shipOrder{}); err != nil {
+		if err := ok.Send(ctx, harness.ShipOrder{}); err != nil {
 			t.Errorf("the other endpoint does not run: %v", err)
 		}
 		cancel()
@@ -243,34 +245,35 @@ func TestTheDriversOwnQueuesAreWorkedOnInEveryMode(t *testing.T) {
 }
 
 func workOnTheDriversOwnQueue(t *testing.T, mode endpoint.TransactionMode) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.CreateQueues("dead")
-		var tries tally
+		var tries harness.Tally
 		broker.Satellites = []transport.Satellite{{
 			Queue: "dead",
 			Handle: func(_ context.Context, m *transport.Message) ([]transport.Operation, error) {
-				if tries.add(m.ID) < 3 {
+				if tries.Add(m.ID) < 3 {
 					return nil, errNo
 				}
 				return []transport.Operation{{Message: m, Queue: "error"}}, nil
 			},
 		}}
-		cfg := sales(broker)
+		cfg := harness.Sales(broker)
 		cfg.Transactions = mode
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		if err := broker.Put("dead", &transport.Message{ID: "m-1"}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		r.end() // releases the messages that were not settled
-		if len(tries.list()) != 3 || len(broker.Messages("error")) != 1 || len(broker.Messages("dead")) != 0 {
-			t.Errorf("%d tries, %d in the error queue", len(tries.list()), len(broker.Messages("error")))
+		r.End() // releases the messages that were not settled
+		if len(tries.List()) != 3 || len(broker.Messages("error")) != 1 || len(broker.Messages("dead")) != 0 {
+			t.Errorf("%d tries, %d in the error queue", len(tries.List()), len(broker.Messages("error")))
 		}
 	})
 }
 
-func TestWhatTheBrokerGaveUpGoesToTheErrorQueueWithItsReason(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// A message that the broker gave up moves to the error queue with the broker's reason.
+func TestDeadLettersMoveToTheErrorQueueWithAReason(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.CreateQueues("dead")
 		broker.Satellites = []transport.Satellite{{
 			Queue: "dead",
@@ -278,17 +281,17 @@ func TestWhatTheBrokerGaveUpGoesToTheErrorQueueWithItsReason(t *testing.T) {
 				return nil, &transport.DeadLetteredError{Queue: "sales", Reason: "delivery_limit"}
 			},
 		}}
-		cfg := sales(broker)
-		var told, asked tally
+		cfg := harness.Sales(broker)
+		var told, asked harness.Tally
 		cfg.OnFinalFailure = func(ctx context.Context, s *endpoint.Session, f recoverability.Failure) error {
-			told.add(f.MessageID)
-			return s.Send(ctx, shipOrder{})
+			told.Add(f.MessageID)
+			return s.Send(ctx, harness.ShipOrder{})
 		}
 		cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
-			asked.add(f.MessageID)
+			asked.Add(f.MessageID)
 			return recoverability.Retry{}
 		}
-		start(t, cfg)
+		harness.Start(t, cfg)
 		if err := broker.Put("dead", &transport.Message{ID: "m-1", Body: []byte("body")}); err != nil {
 			t.Fatal(err)
 		}
@@ -309,19 +312,19 @@ func TestWhatTheBrokerGaveUpGoesToTheErrorQueueWithItsReason(t *testing.T) {
 		if got := titleOf(m.Headers); got != "*transport.DeadLetteredError: github.com/holdfast-go/holdfast/pipeline.Receive()" {
 			t.Errorf("group %q", got)
 		}
-		if m.ID != "m-1" || string(m.Body) != "body" || len(told.list()) != 1 || len(asked.list()) != 0 {
-			t.Errorf("%q %q, final failures %v, decisions %v", m.ID, m.Body, told.list(), asked.list())
+		if m.ID != "m-1" || string(m.Body) != "body" || len(told.List()) != 1 || len(asked.List()) != 0 {
+			t.Errorf("%q %q, final failures %v, decisions %v", m.ID, m.Body, told.List(), asked.List())
 		}
 	})
 }
 
 func TestACommandIsSentToTheQueueOfItsMessage(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.CreateQueues("packing")
-		cfg := sales(broker)
-		cfg.Messages = []endpoint.Message{endpoint.Command[shipOrder]("Shop.ShipOrder").To("packing")}
-		cfg.Routes = []endpoint.Route{endpoint.RouteTo[shipOrder]("packing")} // the same queue: no conflict
-		start(t, cfg).send(shipOrder{ID: "7"})
+		cfg := harness.Sales(broker)
+		cfg.Messages = []endpoint.Message{endpoint.Command[harness.ShipOrder]("Shop.ShipOrder").To("packing")}
+		cfg.Routes = []endpoint.Route{endpoint.RouteTo[harness.ShipOrder]("packing")} // the same queue: no conflict
+		harness.Start(t, cfg).MustSend(harness.ShipOrder{ID: "7"})
 		if n := len(broker.Messages("packing")); n != 1 {
 			t.Errorf("%d messages in the queue, want 1", n)
 		}
@@ -331,11 +334,11 @@ func TestACommandIsSentToTheQueueOfItsMessage(t *testing.T) {
 func TestAMessageIsRefusedWithAQueueThatCannotBe(t *testing.T) {
 	for want, cfg := range map[string]endpoint.Config{
 		`it has two, to "packing" and to "shipping"`: {
-			Messages: []endpoint.Message{endpoint.Command[shipOrder]("Shop.ShipOrder").To("packing")},
-			Routes:   []endpoint.Route{endpoint.RouteTo[shipOrder]("shipping")},
+			Messages: []endpoint.Message{endpoint.Command[harness.ShipOrder]("Shop.ShipOrder").To("packing")},
+			Routes:   []endpoint.Route{endpoint.RouteTo[harness.ShipOrder]("shipping")},
 		},
-		"it is an event": {Messages: []endpoint.Message{endpoint.Event[orderPlaced]("Shop.OrderPlaced").To("packing")}},
-		"queue is empty": {Messages: []endpoint.Message{endpoint.Command[shipOrder]("Shop.ShipOrder").To("")}},
+		"it is an event": {Messages: []endpoint.Message{endpoint.Event[harness.OrderPlaced]("Shop.OrderPlaced").To("packing")}},
+		"queue is empty": {Messages: []endpoint.Message{endpoint.Command[harness.ShipOrder]("Shop.ShipOrder").To("")}},
 	} {
 		cfg.Name, cfg.Transport = "sales", &inmemory.Transport{}
 		if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), want) {

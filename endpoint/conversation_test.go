@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
@@ -15,12 +16,12 @@ import (
 // the headers of that, if it was sent.
 func converse(t *testing.T, opts ...endpoint.SendOption) (h header.Map, err error) {
 	t.Helper()
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		r := start(t, sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
-			err = s.Send(ctx, shipOrder(m), opts...)
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		r := harness.Start(t, harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
+			err = s.Send(ctx, harness.ShipOrder(m), opts...)
 			return nil
 		})))
-		r.send(placeOrder{}, endpoint.Header(header.ConversationID, "c-1"))
+		r.MustSend(harness.PlaceOrder{}, endpoint.Header(header.ConversationID, "c-1"))
 		synctest.Wait()
 		if sent := broker.Messages("shipping"); len(sent) == 1 {
 			h = sent[0].Headers
@@ -29,7 +30,8 @@ func converse(t *testing.T, opts ...endpoint.SendOption) (h header.Map, err erro
 	return h, err
 }
 
-func TestAMessageStaysInItsConversationUnlessItStartsANewOne(t *testing.T) {
+// A message stays in its conversation unless it starts a new conversation.
+func TestAMessageStaysInItsConversation(t *testing.T) {
 	for _, test := range []struct {
 		name           string
 		opts           []endpoint.SendOption
@@ -69,8 +71,8 @@ func TestAMessageCannotLeaveItsConversationSilently(t *testing.T) {
 }
 
 func TestANewConversationOutsideAHandlerHasNoPrevious(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		start(t, sales(broker)).send(shipOrder{}, endpoint.StartNewConversation())
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Start(t, harness.Sales(broker)).MustSend(harness.ShipOrder{}, endpoint.StartNewConversation())
 		h := broker.Messages("shipping")[0].Headers
 		if _, has := h.Lookup(header.PreviousConversation); has || h.Get(header.ConversationID) == "" {
 			t.Errorf("the headers are %v", h)
@@ -78,28 +80,29 @@ func TestANewConversationOutsideAHandlerHasNoPrevious(t *testing.T) {
 	})
 }
 
-func TestAnEventWithoutSubscriptionArrivesOnlyWhenItIsSentHere(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var c tally
-		cfg := sales(broker, heard(&c, func(m orderPlaced) string { return m.ID }))
+// An event without a subscription arrives only if the event is sent to this endpoint.
+func TestAnUnsubscribedEventArrivesOnlyIfSent(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var c harness.Tally
+		cfg := harness.Sales(broker, heard(&c, func(m harness.OrderPlaced) string { return m.ID }))
 		cfg.Messages[1] = cfg.Messages[1].WithoutSubscription()
-		r := start(t, cfg)
-		if err := r.Publish(t.Context(), orderPlaced{ID: "published"}); err != nil {
+		r := harness.Start(t, cfg)
+		if err := r.Publish(t.Context(), harness.OrderPlaced{ID: "published"}); err != nil {
 			t.Fatal(err)
 		}
 		put(t, broker, "Shop.OrderPlaced", `{"ID":"put"}`)
 		synctest.Wait()
-		if got := strings.Join(c.list(), ","); got != "put" {
+		if got := strings.Join(c.List(), ","); got != "put" {
 			t.Errorf("handled %q", got)
 		}
 	})
 }
 
 func TestMistakesOfMessageModifiersAreReported(t *testing.T) {
-	cfg := sales(&inmemory.Transport{})
+	cfg := harness.Sales(&inmemory.Transport{})
 	cfg.Messages = []endpoint.Message{
-		endpoint.Command[placeOrder]("Shop.PlaceOrder").WithoutSubscription(),
-		endpoint.Command[shipOrder]("Shop.ShipOrder").AtMost(0),
+		endpoint.Command[harness.PlaceOrder]("Shop.PlaceOrder").WithoutSubscription(),
+		endpoint.Command[harness.ShipOrder]("Shop.ShipOrder").AtMost(0),
 	}
 	_, err := endpoint.New(cfg)
 	for _, want := range []string{"only events are subscribed to", "AtMost(0): at least one"} {

@@ -11,21 +11,22 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 func TestAHandlerThatTakesTooLongIsCancelledAndFails(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var cause error
 		var took time.Duration
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ placeOrder) error {
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ harness.PlaceOrder) error {
 			began := time.Now()
 			<-ctx.Done()
 			cause, took = context.Cause(ctx), time.Since(began)
 			return ctx.Err()
 		}))
 		cfg.HandlerTimeout, cfg.Recoverability = 3*time.Second, once
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !errors.Is(cause, endpoint.ErrHandlerTimeout) || took != 3*time.Second {
@@ -41,16 +42,17 @@ func TestAHandlerThatTakesTooLongIsCancelledAndFails(t *testing.T) {
 	})
 }
 
-func TestAHandlerTimeoutIsOfEachHandlerAndNoFailureOfOneThatSucceeds(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		slow := endpoint.Handle(func(_ context.Context, _ *endpoint.Session, _ placeOrder) error {
+// Each handler has a timeout of its own, and a handler that succeeds late does not fail.
+func TestEachHandlerHasATimeoutOfItsOwn(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		slow := endpoint.Handle(func(_ context.Context, _ *endpoint.Session, _ harness.PlaceOrder) error {
 			time.Sleep(4 * time.Second)
 			return nil
 		})
-		own := endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return errNo })
-		cfg := sales(broker, slow, slow, own)
+		own := endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error { return errNo })
+		cfg := harness.Sales(broker, slow, slow, own)
 		cfg.HandlerTimeout, cfg.Recoverability = 3*time.Second, once
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		time.Sleep(time.Minute)
 		got := broker.Messages("error")
 		if len(got) != 1 || strings.Contains(got[0].Headers.Get(header.ExceptionMessage), "the time for") {
@@ -60,7 +62,7 @@ func TestAHandlerTimeoutIsOfEachHandlerAndNoFailureOfOneThatSucceeds(t *testing.
 }
 
 func TestALongOutageIsCriticalOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var away atomic.Bool
 		broker.Fail = func(verb, _ string) error {
 			if verb == "Receive" && away.Load() {
@@ -68,23 +70,23 @@ func TestALongOutageIsCriticalOnce(t *testing.T) {
 			}
 			return nil
 		}
-		var told tally
-		cfg := sales(broker, heard(&tally{}, func(placeOrder) string { return "" }))
+		var told harness.Tally
+		cfg := harness.Sales(broker, heard(&harness.Tally{}, func(harness.PlaceOrder) string { return "" }))
 		cfg.Notify = []func(context.Context, endpoint.Notification){
 			func(_ context.Context, n endpoint.Notification) {
-				told.add(n.Failure.Err.Error())
+				told.Add(n.Failure.Err.Error())
 				panic("no")
 			},
 		}
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		outage := func(d time.Duration) (n int) {
-			before := len(told.list())
+			before := len(told.List())
 			away.Store(true)
-			r.send(placeOrder{}) // lets the Receive return that waits
+			r.MustSend(harness.PlaceOrder{}) // lets the Receive return that waits
 			time.Sleep(d)
 			away.Store(false)
 			time.Sleep(time.Minute)
-			return len(told.list()) - before
+			return len(told.List()) - before
 		}
 		for _, test := range []struct {
 			lasting time.Duration
@@ -94,14 +96,14 @@ func TestALongOutageIsCriticalOnce(t *testing.T) {
 				t.Errorf("told %d times of an outage of %v, want %d", got, test.lasting, test.want)
 			}
 		}
-		if got := told.list(); len(got) > 0 && !strings.HasPrefix(got[0], `receiving from "sales" has been failing for 2m0s: `) {
+		if got := told.List(); len(got) > 0 && !strings.HasPrefix(got[0], `receiving from "sales" has been failing for 2m0s: `) {
 			t.Errorf("told %q", got[0])
 		}
 	})
 }
 
 func TestAMessageThatCannotBeDealtWithIsCritical(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.DeadLetterer
 		broker.Fail = func(verb, object string) error {
 			if verb == "Dispatch" && object == "error" {
@@ -109,20 +111,20 @@ func TestAMessageThatCannotBeDealtWithIsCritical(t *testing.T) {
 			}
 			return nil
 		}
-		var told tally
-		cfg := sales(broker, failing(&tally{}))
+		var told harness.Tally
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = once
 		cfg.Notify = []func(context.Context, endpoint.Notification){
 			func(_ context.Context, n endpoint.Notification) {
 				if n.Kind == endpoint.CriticalError && n.Failure.MessageID == "m-1" && errors.Is(n.Failure.Err, errNo) {
-					told.add(n.Failure.Err.Error())
+					told.Add(n.Failure.Err.Error())
 				}
 			},
 		}
-		r := start(t, cfg)
-		r.send(placeOrder{}, endpoint.MessageID("m-1"))
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{}, endpoint.MessageID("m-1"))
 		time.Sleep(400 * time.Millisecond)
-		got := told.list()
+		got := told.List()
 		if len(got) != 1 || !strings.HasPrefix(got[0], `message "m-1" from "sales" could not be settled: `) {
 			t.Errorf("told %q", got)
 		}

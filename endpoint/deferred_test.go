@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/resilience"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -25,16 +26,16 @@ var mail = resilience.Policy{Name: "mail", Retry: resilience.Retry{
 }}
 
 func TestDeferredRetriesAreDelayedCopies(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls, log tally
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls, log harness.Tally
 		var last header.Map
 		cfg := retrying(broker, resilience.Deferred(mail), attempts(&calls, 99, errNo), endpoint.Handle(
-			func(context.Context, *endpoint.Session, *shipOrder) error { return nil }))
+			func(context.Context, *endpoint.Session, *harness.ShipOrder) error { return nil }))
 		cfg.Recoverability.Immediate = 7
 		cfg.Logger = quietExcept(&log, "WARN DelayedRetry: Delayed Retry will reschedule message")
 		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) { last = n.Failure.Headers })
 		began := time.Now().UTC()
-		start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.MessageID("m-1"))
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		var want []string
@@ -43,7 +44,7 @@ func TestDeferredRetriesAreDelayedCopies(t *testing.T) {
 			want = append(want, fmt.Sprintf("%v: delivery 1, attempt %d of 5", at, n))
 			at += mail.DelayFor(n, nil)
 		}
-		if diff := cmp.Diff(want, calls.list()); diff != "" {
+		if diff := cmp.Diff(want, calls.List()); diff != "" {
 			t.Error(diff)
 		}
 		for name, want := range map[string]string{
@@ -55,8 +56,8 @@ func TestDeferredRetriesAreDelayedCopies(t *testing.T) {
 				t.Errorf("the last attempt has %s %q, want %q", name, got, want)
 			}
 		}
-		if n := len(log.list()); n != 4 {
-			t.Errorf("%d lines about retries, want 4: %q", n, log.list())
+		if n := len(log.List()); n != 4 {
+			t.Errorf("%d lines about retries, want 4: %q", n, log.List())
 		}
 		failed := broker.Messages("error")
 		if len(failed) != 1 {
@@ -76,19 +77,20 @@ func TestDeferredRetriesAreDelayedCopies(t *testing.T) {
 	})
 }
 
-func TestAMessageThatWaitsForItsDeferredRetrySurvivesARestart(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
+// A message that waits for its deferred retry survives a restart of the endpoint.
+func TestADeferredRetrySurvivesARestart(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
 		cfg := retrying(broker, resilience.Deferred(mail), attempts(&calls, 2, errNo))
-		r := start(t, cfg)
-		r.send(placeOrder{})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{})
 		time.Sleep(15 * time.Second)
-		r.end()
+		r.End()
 		time.Sleep(time.Minute)
-		start(t, cfg)
+		harness.Start(t, cfg)
 		time.Sleep(time.Hour)
 		want := []string{"0s: delivery 1, attempt 1 of 5", "10s: delivery 1, attempt 2 of 5", "1m15s: delivery 1, attempt 3 of 5"}
-		if diff := cmp.Diff(want, calls.list()); diff != "" {
+		if diff := cmp.Diff(want, calls.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -96,11 +98,11 @@ func TestAMessageThatWaitsForItsDeferredRetrySurvivesARestart(t *testing.T) {
 
 func TestDeferredRetriesEndWithAnErrorThatNoRetryHelps(t *testing.T) {
 	for name, err := range map[string]error{"non-retryable": resilience.NonRetryable(errNo), "unrecoverable": recoverability.Unrecoverable(errNo)} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-			var calls tally
-			start(t, retrying(broker, resilience.Deferred(mail), attempts(&calls, 99, err))).send(placeOrder{})
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			var calls harness.Tally
+			harness.Start(t, retrying(broker, resilience.Deferred(mail), attempts(&calls, 99, err))).MustSend(harness.PlaceOrder{})
 			time.Sleep(time.Hour)
-			if a, b := len(calls.list()), len(broker.Messages("error")); a != 1 || b != 1 {
+			if a, b := len(calls.List()), len(broker.Messages("error")); a != 1 || b != 1 {
 				t.Errorf("%s: %d attempts, %d in the error queue, want 1 and 1", name, a, b)
 			}
 		})
@@ -109,12 +111,12 @@ func TestDeferredRetriesEndWithAnErrorThatNoRetryHelps(t *testing.T) {
 
 // A policy of days is as good as one of seconds, unlike the default's delayed retries.
 func TestDeferredRetriesMayTakeDays(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		daily := resilience.Policy{Name: "daily", Retry: resilience.Retry{Max: 29, Delay: 24 * time.Hour}}
-		var calls tally
-		start(t, retrying(broker, resilience.Deferred(daily), attempts(&calls, 99, errNo))).send(placeOrder{})
+		var calls harness.Tally
+		harness.Start(t, retrying(broker, resilience.Deferred(daily), attempts(&calls, 99, errNo))).MustSend(harness.PlaceOrder{})
 		time.Sleep(60 * 24 * time.Hour)
-		if n := len(calls.list()); n != 30 {
+		if n := len(calls.List()); n != 30 {
 			t.Errorf("%d attempts, want 30", n)
 		}
 	})
@@ -138,23 +140,23 @@ func TestAMessageCanNameItsPolicy(t *testing.T) {
 		"odd":                  {header: "mail\x00", want: 2, log: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				var calls, log tally
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var calls, log harness.Tally
 				cfg := retrying(broker, test.rule, attempts(&calls, 99, errNo))
 				cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = 1, recoverability.None
 				cfg.Recoverability.Policies = []resilience.Policy{mail}
 				cfg.Logger = quietExcept(&log, "WARN: a message names a retry policy that the endpoint does not have")
-				start(t, cfg).send(placeOrder{}, named(test.header))
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, named(test.header))
 				time.Sleep(time.Hour)
-				if n := len(calls.list()); n != test.want {
-					t.Errorf("%d attempts, want %d: %q", n, test.want, calls.list())
+				if n := len(calls.List()); n != test.want {
+					t.Errorf("%d attempts, want %d: %q", n, test.want, calls.List())
 				}
 				failed := broker.Messages("error")
 				if len(failed) != 1 || failed[0].Headers.Get(header.HoldfastPolicy) != test.header {
 					t.Errorf("the error queue has %d messages", len(failed))
 				}
-				if logged := len(log.list()) > 0; logged != test.log {
-					t.Errorf("the log says %q", log.list())
+				if logged := len(log.List()) > 0; logged != test.log {
+					t.Errorf("the log says %q", log.List())
 				}
 			})
 		})
@@ -163,38 +165,38 @@ func TestAMessageCanNameItsPolicy(t *testing.T) {
 
 // A message waits while its policy is renamed: its type's retries count from then on.
 func TestAPolicyThatIsGoneAtRedeliveryIsLogged(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls, log tally
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls, log harness.Tally
 		cfg := retrying(broker, resilience.Deferred(mail), attempts(&calls, 99, errNo))
-		r := start(t, cfg)
-		r.send(placeOrder{})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{})
 		time.Sleep(5 * time.Second)
-		r.end()
-		cfg = sales(broker, cfg.Handlers...)
+		r.End()
+		cfg = harness.Sales(broker, cfg.Handlers...)
 		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.None}
 		cfg.Logger = quietExcept(&log, "WARN: a message names a retry policy that the endpoint does not have")
-		start(t, cfg)
+		harness.Start(t, cfg)
 		time.Sleep(time.Hour)
-		if a, b := len(calls.list()), len(log.list()); a != 3 || b != 2 {
+		if a, b := len(calls.List()), len(log.List()); a != 3 || b != 2 {
 			t.Errorf("%d attempts and %d lines, want 3 and 2", a, b)
 		}
 	})
 }
 
 // The number of retries is that of the policy when the message fails, and not of that when it failed first.
-func TestTheNumberOfDeferredRetriesIsReadWhenTheMessageFails(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
+func TestDeferredRetriesAreReadAtTheFailure(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
 		cfg := retrying(broker, resilience.Deferred(mail), attempts(&calls, 99, errNo))
-		r := start(t, cfg)
-		r.send(placeOrder{})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{})
 		time.Sleep(5 * time.Second)
-		r.end()
+		r.End()
 		fewer := mail
 		fewer.Retry.Max = 1
-		start(t, retrying(broker, resilience.Deferred(fewer), cfg.Handlers...))
+		harness.Start(t, retrying(broker, resilience.Deferred(fewer), cfg.Handlers...))
 		time.Sleep(time.Hour)
-		if n := len(calls.list()); n != 2 {
+		if n := len(calls.List()); n != 2 {
 			t.Errorf("%d attempts, want 2", n)
 		}
 	})
@@ -203,12 +205,12 @@ func TestTheNumberOfDeferredRetriesIsReadWhenTheMessageFails(t *testing.T) {
 func TestHostileRetryHeadersBreakNothing(t *testing.T) {
 	for _, value := range []string{"-1", "1000000000000000000000000000000", "garbage", "", "0x10", strings.Repeat("9", 1<<20)} {
 		for _, name := range []string{header.HoldfastRetryAttempt, header.HoldfastRetryPolicy, header.HoldfastRetryLastError, header.Retries} {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				var calls tally
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var calls harness.Tally
 				cfg := retrying(broker, resilience.Deferred(mail), attempts(&calls, 99, errNo))
-				start(t, cfg).send(placeOrder{}, endpoint.Header(name, value))
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.Header(name, value))
 				time.Sleep(time.Hour)
-				if a, b := len(calls.list()), len(broker.Messages("error")); a != 5 || b != 1 {
+				if a, b := len(calls.List()), len(broker.Messages("error")); a != 5 || b != 1 {
 					t.Errorf("%s %.20q: %d attempts, %d in the error queue, want 5 and 1", name, value, a, b)
 				}
 			})
@@ -218,11 +220,11 @@ func TestHostileRetryHeadersBreakNothing(t *testing.T) {
 
 // A message that an operator returns has all its attempts again, and the policy that it names.
 func TestAReturnedMessageStartsItsDeferredRetriesAnew(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
-		cfg := sales(broker, attempts(&calls, 99, errNo))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
+		cfg := harness.Sales(broker, attempts(&calls, 99, errNo))
 		cfg.Recoverability.Policies = []resilience.Policy{mail}
-		start(t, cfg).send(placeOrder{}, endpoint.Header(header.HoldfastPolicy, "mail"))
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.Header(header.HoldfastPolicy, "mail"))
 		time.Sleep(time.Hour)
 		failed := broker.Messages("error")
 		if len(failed) != 1 {
@@ -235,7 +237,7 @@ func TestAReturnedMessageStartsItsDeferredRetriesAnew(t *testing.T) {
 		}
 		synctest.Wait()
 		time.Sleep(time.Hour)
-		if got := calls.list(); len(got) != 10 || !strings.HasSuffix(got[5], "attempt 1 of 5") || !strings.HasSuffix(got[9], "attempt 5 of 5") {
+		if got := calls.List(); len(got) != 10 || !strings.HasSuffix(got[5], "attempt 1 of 5") || !strings.HasSuffix(got[9], "attempt 5 of 5") {
 			t.Errorf("attempts: %q", got)
 		}
 	})
@@ -243,16 +245,16 @@ func TestAReturnedMessageStartsItsDeferredRetriesAnew(t *testing.T) {
 
 // While messages wait for their deferred retries, others are handled in the only slot.
 func TestAMessageThatWaitsForItsDeferredRetryHasNoSlot(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls, placed tally
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls, placed harness.Tally
 		cfg := retrying(broker, resilience.Deferred(mail), attempts(&calls, 99, errNo),
-			endpoint.Handle(func(context.Context, *endpoint.Session, shipOrder) error { placed.add(""); return nil }))
+			endpoint.Handle(func(context.Context, *endpoint.Session, harness.ShipOrder) error { placed.Add(""); return nil }))
 		cfg.Concurrency = 1
-		r := start(t, cfg)
-		r.sendMany(10)
-		r.send(shipOrder{}, endpoint.To("sales"))
+		r := harness.Start(t, cfg)
+		r.MustSendMany(10)
+		r.MustSend(harness.ShipOrder{}, endpoint.To("sales"))
 		synctest.Wait()
-		if a, b := len(calls.list()), len(placed.list()); a != 10 || b != 1 {
+		if a, b := len(calls.List()), len(placed.List()); a != 10 || b != 1 {
 			t.Errorf("%d first attempts and %d other messages, want 10 and 1", a, b)
 		}
 		if h := r.Health(); h.Queues[0].Handling+h.Queues[0].Settling != 0 {
@@ -261,7 +263,8 @@ func TestAMessageThatWaitsForItsDeferredRetryHasNoSlot(t *testing.T) {
 	})
 }
 
-func TestDeferredPoliciesThatCannotBeCarriedOutAreRefused(t *testing.T) {
+// New refuses deferred policies that cannot be carried out.
+func TestImpossibleDeferredPoliciesAreRefused(t *testing.T) {
 	named := func(c *endpoint.Config) {
 		c.Recoverability = recoverability.Config{Policies: []resilience.Policy{mail}}
 	}
@@ -285,9 +288,9 @@ func TestDeferredPoliciesThatCannotBeCarriedOutAreRefused(t *testing.T) {
 		"delays that fit": {longest: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.Without, broker.MaxDelay = test.without, test.longest
-				cfg := retrying(broker, resilience.Deferred(mail), failing(&tally{}))
+				cfg := retrying(broker, resilience.Deferred(mail), failing(&harness.Tally{}))
 				if test.change != nil {
 					test.change(&cfg)
 				}
@@ -309,7 +312,7 @@ func TestDeferredPoliciesThatCannotBeCarriedOutAreRefused(t *testing.T) {
 }
 
 // quietExcept returns a logger of the lines that begin with a text.
-func quietExcept(log *tally, begin string) *slog.Logger {
+func quietExcept(log *harness.Tally, begin string) *slog.Logger {
 	return slog.New(withPrefix{lines{log}, begin})
 }
 
@@ -319,11 +322,11 @@ type withPrefix struct {
 }
 
 func (b withPrefix) Handle(ctx context.Context, r slog.Record) error {
-	var one tally
+	var one harness.Tally
 	err := lines{&one}.Handle(ctx, r)
-	for _, line := range one.list() {
+	for _, line := range one.List() {
 		if strings.HasPrefix(line, b.begin) {
-			b.add(line)
+			b.Add(line)
 		}
 	}
 	return err

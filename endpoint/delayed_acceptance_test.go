@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -18,15 +19,15 @@ import (
 // The table of all of them is in docs/conformance.md.
 
 func TestADelayThatIsOverIsNone(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var handled tally
-		cfg := sales(broker, heard(&handled, func(m placeOrder) string { return m.ID }))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var handled harness.Tally
+		cfg := harness.Sales(broker, heard(&handled, func(m harness.PlaceOrder) string { return m.ID }))
 		cfg.Concurrency = 1
-		r := start(t, cfg)
-		r.send(placeOrder{ID: "past"}, endpoint.At(time.Now().Add(-time.Hour)))
-		r.send(placeOrder{ID: "now"}, endpoint.After(0))
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{ID: "past"}, endpoint.At(time.Now().Add(-time.Hour)))
+		r.MustSend(harness.PlaceOrder{ID: "now"}, endpoint.After(0))
 		synctest.Wait()
-		if diff := cmp.Diff([]string{"past", "now"}, handled.list()); diff != "" {
+		if diff := cmp.Diff([]string{"past", "now"}, handled.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -34,21 +35,21 @@ func TestADelayThatIsOverIsNone(t *testing.T) {
 
 // What a behavior or a handler sends while a delayed message is on its way is not delayed with it.
 func TestADelayIsOfOneMessageOnly(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var r *running
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
-			return s.Send(ctx, shipOrder(m))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var r *harness.Running
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
+			return s.Send(ctx, harness.ShipOrder(m))
 		}))
 		cfg.Pipeline.Outgoing.Use("tell", func(next pipeline.Func[*pipeline.Outgoing]) pipeline.Func[*pipeline.Outgoing] {
 			return func(ctx context.Context, out *pipeline.Outgoing) error {
 				if out.Types[0] == "Shop.PlaceOrder" {
-					r.send(shipOrder{ID: "told"})
+					r.MustSend(harness.ShipOrder{ID: "told"})
 				}
 				return next(ctx, out)
 			}
 		})
-		r = start(t, cfg)
-		r.send(placeOrder{ID: "7"}, endpoint.After(5*time.Second))
+		r = harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{ID: "7"}, endpoint.After(5*time.Second))
 		for _, step := range []struct {
 			wait time.Duration
 			want []string

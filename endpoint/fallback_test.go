@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -23,7 +24,7 @@ import (
 
 // failingWith is a handler that returns err.
 func failingWith(err error) endpoint.Handler {
-	return endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return err })
+	return endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error { return err })
 }
 
 // refusing makes the broker refuse what is sent to the queues.
@@ -71,17 +72,17 @@ func TestFaultHeadersShrinkToTheRoomThereIs(t *testing.T) {
 	} {
 		for _, without := range []inmemory.Capability{0, inmemory.Completer} {
 			t.Run(fmt.Sprint(test.room, without), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 					broker.Without, broker.MaxHeaders = without, test.room
 					broker.CreateQueues("sales")
-					var told tally
-					cfg := sales(broker, failingWith(huge))
+					var told harness.Tally
+					cfg := harness.Sales(broker, failingWith(huge))
 					cfg.Recoverability = once
 					cfg.Notify = telling(&told)
 					waiting(t, broker, "sales")
-					start(t, cfg)
+					harness.Start(t, cfg)
 					time.Sleep(time.Minute)
-					if diff := cmp.Diff(test.want, told.list()); diff != "" {
+					if diff := cmp.Diff(test.want, told.List()); diff != "" {
 						t.Error(diff)
 					}
 					got := broker.Messages(test.at)
@@ -110,22 +111,23 @@ func waiting(t *testing.T, broker *inmemory.Transport, queue string) {
 	}
 }
 
-func TestFaultHeadersShrinkAlsoWhereTheLimitComesOutOnlyWhenSending(t *testing.T) {
+// Fault headers shrink even if the limit is known only when the broker refuses the message.
+func TestFaultHeadersShrinkAfterARefusedSend(t *testing.T) {
 	for _, without := range []inmemory.Capability{0, inmemory.Completer} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			broker.Without = without
 			broker.CreateQueues("sales", "error")
-			var told tally
-			cfg := sales(quiet{broker}, failingWith(errors.New(strings.Repeat("x", 1<<20))))
+			var told harness.Tally
+			cfg := harness.Sales(quiet{broker}, failingWith(errors.New(strings.Repeat("x", 1<<20))))
 			cfg.Recoverability, cfg.Install = recoverability.Config{Immediate: recoverability.None, Delayed: 1}, false
 			cfg.Messages = cfg.Messages[:1] // nothing to be subscribed to
 			cfg.Routes = nil
 			cfg.Notify = telling(&told)
 			waiting(t, broker, "sales")
-			start(t, cfg)
+			harness.Start(t, cfg)
 			time.Sleep(time.Minute)
 			want := []string{"delayed_retry #1 to sales", "fallback_taken minimal_headers", "moved_to_error to error"}
-			if diff := cmp.Diff(want, told.list()); diff != "" {
+			if diff := cmp.Diff(want, told.List()); diff != "" {
 				t.Error(diff)
 			}
 			if got := broker.Messages("error"); len(got) != 1 || got[0].Headers.Get(header.HoldfastFaultClass) != "*errors.errorString" {
@@ -135,22 +137,24 @@ func TestFaultHeadersShrinkAlsoWhereTheLimitComesOutOnlyWhenSending(t *testing.T
 	}
 }
 
-func TestADelayedCopyThatIsTooLargeLosesItsHistoryOrGoesToTheErrorQueue(t *testing.T) {
+// A delayed copy that is too large loses its history, or the message moves to the error
+// queue.
+func TestATooLargeDelayedCopyLosesItsHistory(t *testing.T) {
 	for room, want := range map[int][]string{
 		300: {"fallback_taken trimmed_headers", "delayed_retry #1 to sales", "fallback_taken minimal_headers", "moved_to_error to error"},
 		120: {"fallback_taken original_headers", "fallback_taken move_to_error", "moved_to_error to error"},
 	} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			broker.MaxHeaders = room
 			broker.CreateQueues("sales")
-			var told tally
-			cfg := sales(broker, failing(&tally{}))
+			var told harness.Tally
+			cfg := harness.Sales(broker, failing(&harness.Tally{}))
 			cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: 1}
 			cfg.Notify = telling(&told)
 			waiting(t, broker, "sales")
-			start(t, cfg)
+			harness.Start(t, cfg)
 			time.Sleep(time.Minute)
-			if diff := cmp.Diff(want, told.list()); diff != "" {
+			if diff := cmp.Diff(want, told.List()); diff != "" {
 				t.Errorf("room for %d: %s", room, diff)
 			}
 		})
@@ -177,20 +181,20 @@ func TestAnErrorQueueThatRefusesLeadsOn(t *testing.T) {
 	} {
 		for _, without := range []inmemory.Capability{0, inmemory.Completer} {
 			t.Run(fmt.Sprint(name, without), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 					broker.Without = without | test.without
 					broker.CreateQueues("refused")
 					broker.Fail = refusing(test.err, test.refused...)
-					var told tally
-					cfg := sales(broker, failing(&tally{}))
+					var told harness.Tally
+					cfg := harness.Sales(broker, failing(&harness.Tally{}))
 					cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action {
 						return recoverability.MoveToError{Queue: "refused"}
 					}
 					cfg.Notify = telling(&told)
-					r := start(t, cfg)
-					r.send(placeOrder{ID: "7"})
+					r := harness.Start(t, cfg)
+					r.MustSend(harness.PlaceOrder{ID: "7"})
 					time.Sleep(2500 * time.Millisecond)
-					got := told.list()
+					got := told.List()
 					if diff := cmp.Diff(test.want, got[:min(len(got), 2)]); diff != "" {
 						t.Error(diff)
 					}
@@ -208,21 +212,21 @@ func TestAnErrorQueueThatRefusesLeadsOn(t *testing.T) {
 
 func TestARefusalThatPassesLeadsNowhereElse(t *testing.T) {
 	for _, without := range []inmemory.Capability{0, inmemory.Completer} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-			var tries, told tally
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			var tries, told harness.Tally
 			broker.Without = without
 			broker.Fail = func(verb, object string) error {
-				if verb == "Dispatch" && object == "error" && tries.add(verb) < 3 {
+				if verb == "Dispatch" && object == "error" && tries.Add(verb) < 3 {
 					return errNo
 				}
 				return nil
 			}
-			cfg := sales(broker, failing(&tally{}))
+			cfg := harness.Sales(broker, failing(&harness.Tally{}))
 			cfg.Recoverability = once
 			cfg.Notify = telling(&told)
-			start(t, cfg).send(placeOrder{})
+			harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 			time.Sleep(10 * time.Second)
-			if diff := cmp.Diff([]string{"moved_to_error to error"}, told.list()); diff != "" {
+			if diff := cmp.Diff([]string{"moved_to_error to error"}, told.List()); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -230,27 +234,28 @@ func TestARefusalThatPassesLeadsNowhereElse(t *testing.T) {
 }
 
 func TestABodyThatTheErrorQueueHasNoRoomForStays(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without, broker.MaxBody = inmemory.DeadLetterer, 5
 		broker.CreateQueues("sales")
-		var told, calls tally
-		cfg := sales(broker, failing(&calls))
+		var told, calls harness.Tally
+		cfg := harness.Sales(broker, failing(&calls))
 		cfg.Recoverability = once
 		cfg.Notify = telling(&told)
 		waiting(t, broker, "sales")
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		time.Sleep(10 * time.Minute)
-		if n := len(calls.list()); n < 10 || n > 60 {
+		if n := len(calls.List()); n < 10 || n > 60 {
 			t.Errorf("%d attempts in ten minutes", n)
 		}
-		r.end()
-		if n := len(broker.Messages("sales")); n != 1 || !strings.HasPrefix(told.list()[0], "critical_error") {
-			t.Errorf("%d messages in sales, told %q", n, told.list()[0])
+		r.End()
+		if n := len(broker.Messages("sales")); n != 1 || !strings.HasPrefix(told.List()[0], "critical_error") {
+			t.Errorf("%d messages in sales, told %q", n, told.List()[0])
 		}
 	})
 }
 
-func TestAnActionThatIsRefusedBecomesAMoveToTheErrorQueue(t *testing.T) {
+// If the broker refuses an action, the message moves to the error queue.
+func TestARefusedActionMovesToTheErrorQueue(t *testing.T) {
 	for name, test := range map[string]struct {
 		action recoverability.Action
 		fail   func(verb, object string) error
@@ -260,12 +265,12 @@ func TestAnActionThatIsRefusedBecomesAMoveToTheErrorQueue(t *testing.T) {
 		"no action":   {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.CreateQueues("sales")
 				waiting(t, broker, "sales")
 				broker.Fail = test.fail
-				var told tally
-				cfg := sales(broker, failing(&tally{}))
+				var told harness.Tally
+				cfg := harness.Sales(broker, failing(&harness.Tally{}))
 				cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action {
 					if test.action == nil {
 						panic("no")
@@ -273,9 +278,9 @@ func TestAnActionThatIsRefusedBecomesAMoveToTheErrorQueue(t *testing.T) {
 					return test.action
 				}
 				cfg.Notify = telling(&told)
-				start(t, cfg)
+				harness.Start(t, cfg)
 				time.Sleep(10 * time.Second)
-				if diff := cmp.Diff([]string{"fallback_taken move_to_error", "moved_to_error to error"}, told.list()); diff != "" {
+				if diff := cmp.Diff([]string{"fallback_taken move_to_error", "moved_to_error to error"}, told.List()); diff != "" {
 					t.Error(diff)
 				}
 			})
@@ -305,10 +310,10 @@ func TestWhateverAnErrorIsTheMessageGetsOut(t *testing.T) {
 		"joined": errors.Join(errCircle{}, deep), "a nil pointer": (*endpoint.PanicError)(nil),
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				cfg := sales(broker, failingWith(err))
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				cfg := harness.Sales(broker, failingWith(err))
 				cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: 1}
-				start(t, cfg).send(placeOrder{})
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 				time.Sleep(time.Minute)
 				got := broker.Messages("error")
 				if len(got) != 1 {
@@ -323,37 +328,38 @@ func TestWhateverAnErrorIsTheMessageGetsOut(t *testing.T) {
 }
 
 func TestAnErrorThatWrapsItselfDoesNotHoldUpAStop(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ placeOrder) error {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ harness.PlaceOrder) error {
 			<-ctx.Done()
 			return errCircle{"round"}
 		}))
 		cfg.Recoverability, cfg.StopTimeout = once, time.Second
-		r := start(t, cfg)
-		r.send(placeOrder{})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{})
 		synctest.Wait()
-		r.end()
+		r.End()
 		if n := len(broker.Messages("error")); n != 1 {
 			t.Errorf("%d messages in the error queue", n)
 		}
 	})
 }
 
-func TestWhatTheRecoverStageSentLeavesOnceHoweverOftenTheCopyIsRefused(t *testing.T) {
+// The messages of the Recover stage are sent once, even if the copy is refused many times.
+func TestARefusedCopySendsTheRecoverStageOnce(t *testing.T) {
 	for _, without := range []inmemory.Capability{0, inmemory.Completer} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			broker.Without = without
 			broker.Fail = refusing(errNo, "refused")
-			cfg := sales(broker, failing(&tally{}))
+			cfg := harness.Sales(broker, failing(&harness.Tally{}))
 			cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action {
 				return recoverability.MoveToError{Queue: "refused"}
 			}
 			cfg.Pipeline.Recover.Use("send", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 				return func(ctx context.Context, rec *pipeline.Recover) error {
-					return errors.Join(rec.Sender().Send(ctx, shipOrder{}), next(ctx, rec))
+					return errors.Join(rec.Sender().Send(ctx, harness.ShipOrder{}), next(ctx, rec))
 				}
 			})
-			start(t, cfg).send(placeOrder{})
+			harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 			time.Sleep(10 * time.Second)
 			if shipped, failed := len(broker.Messages("shipping")), len(broker.Messages("error")); shipped != 1 || failed != 1 {
 				t.Errorf("without %b: %d sent, %d in the error queue", without, shipped, failed)
@@ -366,7 +372,7 @@ func TestWhatTheRecoverStageSentLeavesOnceHoweverOftenTheCopyIsRefused(t *testin
 func TestAnUnreachableBrokerRefusesNoFallback(t *testing.T) {
 	unreached := fmt.Errorf("no connection: %w", transport.ErrUnreachable)
 	for _, without := range []inmemory.Capability{0, inmemory.Completer} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			broker.Without = without
 			broker.CreateQueues("sales")
 			waiting(t, broker, "sales")
@@ -377,16 +383,16 @@ func TestAnUnreachableBrokerRefusesNoFallback(t *testing.T) {
 				}
 				return unreached
 			}
-			var told tally
-			cfg := sales(broker, failing(&tally{}))
+			var told harness.Tally
+			cfg := harness.Sales(broker, failing(&harness.Tally{}))
 			cfg.Recoverability = recoverability.Config{
 				Immediate: recoverability.None, Delayed: 1,
 				Quarantine: recoverability.Quarantine{After: recoverability.None},
 			}
 			cfg.Notify = telling(&told)
-			start(t, cfg)
+			harness.Start(t, cfg)
 			time.Sleep(10 * time.Minute)
-			got := slices.DeleteFunc(told.list(), func(s string) bool { return s == "critical_error" || s == "fallback_taken held" })
+			got := slices.DeleteFunc(told.List(), func(s string) bool { return s == "critical_error" || s == "fallback_taken held" })
 			if diff := cmp.Diff([]string{"delayed_retry #1 to sales", "moved_to_error to error"}, got); diff != "" {
 				t.Errorf("without %b: %s", without, diff)
 			}
@@ -395,12 +401,12 @@ func TestAnUnreachableBrokerRefusesNoFallback(t *testing.T) {
 }
 
 func TestTheErrorQueueKnowsWhatWentBefore(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		cfg := sales(broker, failing(&tally{}))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: 2}
 		cfg.Instance = "m1"
 		begin := time.Now()
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		time.Sleep(time.Minute)
 		got := broker.Messages("error")
 		if len(got) != 1 || got[0].Headers.Get(header.HoldfastHistory) != "" {
@@ -427,8 +433,8 @@ func TestTheErrorQueueKnowsWhatWentBefore(t *testing.T) {
 func TestFaultHeadersAreTheUsersToChange(t *testing.T) {
 	for name, breaks := range map[string]bool{"changed": false, "panics": true} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				cfg := sales(broker, failing(&tally{}))
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				cfg := harness.Sales(broker, failing(&harness.Tally{}))
 				cfg.Recoverability = recoverability.Config{
 					Immediate: recoverability.None, Delayed: recoverability.None,
 					FaultHeaders: func(fault *header.Map, f recoverability.Failure) {
@@ -439,7 +445,7 @@ func TestFaultHeadersAreTheUsersToChange(t *testing.T) {
 						}
 					},
 				}
-				start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.MessageID("m-1"))
 				synctest.Wait()
 				got := broker.Messages("error")
 				if len(got) != 1 {

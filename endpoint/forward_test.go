@@ -12,19 +12,20 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 // A forwarded message has all of its attempts at its new endpoint, however often it failed at the one before.
 func TestAForwardedMessageHasAllOfItsAttempts(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
-		next := sales(broker, failing(&calls))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
+		next := harness.Sales(broker, failing(&calls))
 		next.Name = "next"
 		next.Recoverability = recoverability.Config{Immediate: 1, Delayed: 2}
-		start(t, next)
-		start(t, sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+		harness.Start(t, next)
+		harness.Start(t, harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
 			return s.Forward(ctx, "next")
 		})))
 		m := wire("m")
@@ -41,7 +42,7 @@ func TestAForwardedMessageHasAllOfItsAttempts(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if n := len(calls.list()); n != 6 {
+		if n := len(calls.List()); n != 6 {
 			t.Errorf("attempted %d times at the new endpoint, want 6", n)
 		}
 		failed := broker.Messages("error")
@@ -58,9 +59,9 @@ func TestAForwardedMessageHasAllOfItsAttempts(t *testing.T) {
 
 // A reply to another message than the one being handled is not for the saga that sent the latter.
 func TestAReplyWithoutASagaIDNamesNoSaga(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		start(t, sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
-			return s.Reply(ctx, orderAccepted(m), endpoint.To("other"), endpoint.Header(header.SagaID, ""))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Start(t, harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
+			return s.Reply(ctx, harness.OrderAccepted(m), endpoint.To("other"), endpoint.Header(header.SagaID, ""))
 		})))
 		m := wire("m")
 		m.Headers.Set(header.OriginatingSagaID, "df0bdbd8-8c42-83f5-93e6-915c4ca2d800")
@@ -86,12 +87,12 @@ func TestAReplyNamesTheSagaThatAsked(t *testing.T) {
 	const id, kind = "df0bdbd8-8c42-83f5-93e6-915c4ca2d800", "Interop.AskingSaga, net, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null"
 	for _, asked := range []bool{true, false} {
 		t.Run(fmt.Sprint(asked), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				start(t, sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
-					if err := s.Send(ctx, shipOrder(m)); err != nil {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				harness.Start(t, harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
+					if err := s.Send(ctx, harness.ShipOrder(m)); err != nil {
 						return err
 					}
-					return s.Reply(ctx, orderAccepted(m))
+					return s.Reply(ctx, harness.OrderAccepted(m))
 				})))
 				m := wire("m")
 				m.Headers.Set(header.ReplyToAddress, "other")

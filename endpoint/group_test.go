@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -81,36 +82,42 @@ func TestFramesHaveTheFormThatServiceControlReads(t *testing.T) {
 
 type till struct{}
 
-func (*till) charge(context.Context, *endpoint.Session, placeOrder) error { return errNo }
-func (till) refund(context.Context, *endpoint.Session, placeOrder) error  { return errNo }
-func chargeCard(context.Context, *endpoint.Session, placeOrder) error     { return errNo }
-func chargeAny[M any](context.Context, *endpoint.Session, M) error        { return errNo }
-func panicAny[M any](context.Context, *endpoint.Session, M) error         { panic(&errBank{}) }
-func panicText(context.Context, *endpoint.Session, placeOrder) error      { panic("no\n   at x.y()") }
-func overdraw(_ context.Context, _ *endpoint.Session, o placeOrder) error { return withdraw(o.ID) }
-func withdraw(id string) error                                            { return []error{}[len(id)] }
+func (*till) charge(context.Context, *endpoint.Session, harness.PlaceOrder) error { return errNo }
+func (till) refund(context.Context, *endpoint.Session, harness.PlaceOrder) error  { return errNo }
+func chargeCard(context.Context, *endpoint.Session, harness.PlaceOrder) error     { return errNo }
+func chargeAny[M any](context.Context, *endpoint.Session, M) error                { return errNo }
+func panicAny[M any](context.Context, *endpoint.Session, M) error                 { panic(&errBank{}) }
 
-func exit(context.Context, *endpoint.Session, placeOrder) error { runtime.Goexit(); return nil }
+func panicText(context.Context, *endpoint.Session, harness.PlaceOrder) error {
+	panic("no\n   at x.y()")
+}
 
-func wait(ctx context.Context, _ *endpoint.Session, _ placeOrder) error {
+func overdraw(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
+	return withdraw(o.ID)
+}
+func withdraw(id string) error { return []error{}[len(id)] }
+
+func exit(context.Context, *endpoint.Session, harness.PlaceOrder) error { runtime.Goexit(); return nil }
+
+func wait(ctx context.Context, _ *endpoint.Session, _ harness.PlaceOrder) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-func sendNowhere(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
-	return s.Send(ctx, shipOrder{}, endpoint.To("nowhere"))
+func sendNowhere(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+	return s.Send(ctx, harness.ShipOrder{}, endpoint.To("nowhere"))
 }
 
 // tiller is a handler as a dependency gives it: by an interface.
 type tiller interface {
-	charge(ctx context.Context, s *endpoint.Session, o placeOrder) error
+	charge(ctx context.Context, s *endpoint.Session, o harness.PlaceOrder) error
 }
 
 // saying returns a handler that returns err.
 //
 //go:noinline
-func saying(err error) func(context.Context, *endpoint.Session, placeOrder) error {
-	return func(context.Context, *endpoint.Session, placeOrder) error { return err }
+func saying(err error) func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
+	return func(context.Context, *endpoint.Session, harness.PlaceOrder) error { return err }
 }
 
 func TestFailuresAreGroupedByTheirHandlerOrTheirPanic(t *testing.T) {
@@ -118,14 +125,14 @@ func TestFailuresAreGroupedByTheirHandlerOrTheirPanic(t *testing.T) {
 	const closure = here + "saying.func1()"
 	frames := strings.Repeat("   at x.y( a b, c d) in /a.go:line 1\n", 3)
 	for name, test := range map[string]struct {
-		handle func(context.Context, *endpoint.Session, placeOrder) error
+		handle func(context.Context, *endpoint.Session, harness.PlaceOrder) error
 		want   string
 	}{
 		"a function":            {chargeCard, "*errors.errorString: " + here + "chargeCard()"},
 		"a method":              {new(till).charge, "*errors.errorString: " + here + "(*till).charge()"},
 		"a method of a value":   {till{}.refund, "*errors.errorString: " + here + "till.refund()"},
 		"a method expression":   {tiller(new(till)).charge, "*errors.errorString: " + here + "tiller.charge()"},
-		"a generic function":    {chargeAny[placeOrder], "*errors.errorString: " + here + "chargeAny[...]()"},
+		"a generic function":    {chargeAny[harness.PlaceOrder], "*errors.errorString: " + here + "chargeAny[...]()"},
 		"a closure":             {saying(errNo), "*errors.errorString: " + closure},
 		"wrapped":               {saying(fmt.Errorf("charge: %w", &errBank{})), "*endpoint_test.errBank: " + closure},
 		"joined":                {saying(errors.Join(&errBank{}, errNo)), "*errors.joinError: " + closure},
@@ -134,7 +141,7 @@ func TestFailuresAreGroupedByTheirHandlerOrTheirPanic(t *testing.T) {
 		"text of frames":        {saying(errors.New("\n" + frames)), "*errors.errorString: " + closure},
 		"long text of frames":   {saying(errors.New(strings.Repeat(frames, 500))), "*errors.errorString: " + closure},
 		"text that is no text":  {saying(errors.New(strings.Repeat("\xff at x.y()\n", 5000))), "*errors.errorString: " + closure},
-		"a panic with an error": {panicAny[placeOrder], "*endpoint_test.errBank: " + here + "panicAny[...]()"},
+		"a panic with an error": {panicAny[harness.PlaceOrder], "*endpoint_test.errBank: " + here + "panicAny[...]()"},
 		"a panic with a text":   {panicText, "*endpoint.PanicError: " + here + "panicText()"},
 		"a runtime error":       {overdraw, "runtime.boundsError: " + here + "withdraw()"},
 		"Goexit":                {exit, "*errors.errorString: " + here + "exit()"},
@@ -142,8 +149,8 @@ func TestFailuresAreGroupedByTheirHandlerOrTheirPanic(t *testing.T) {
 		"sending":               {sendNowhere, "*transport.DispatchError: github.com/holdfast-go/holdfast/pipeline.Dispatch()"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				cfg := sales(broker, endpoint.Handle(test.handle))
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				cfg := harness.Sales(broker, endpoint.Handle(test.handle))
 				cfg.HandlerTimeout = time.Minute
 				checkGroup(t, broker, cfg, "Shop.PlaceOrder", test.want)
 			})
@@ -155,7 +162,7 @@ func TestFailuresAreGroupedByTheirHandlerOrTheirPanic(t *testing.T) {
 func checkGroup(t *testing.T, broker *inmemory.Transport, cfg endpoint.Config, types, want string) {
 	t.Helper()
 	cfg.Recoverability = once
-	start(t, cfg)
+	harness.Start(t, cfg)
 	if err := broker.Put("sales", native(types, "application/json", `{}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -196,8 +203,8 @@ func TestFailuresOutsideOfHandlersHaveAGroup(t *testing.T) {
 		}, "*errors.joinError: " + stages + "Receive()"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return nil }))
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				cfg := harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error { return nil }))
 				if test.change != nil {
 					test.change(&cfg)
 				}

@@ -14,25 +14,27 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-func TestWhatAHandlerSendsLeavesInOrderWithTheHeadersOfAConversation(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// The messages of a handler are sent in order, with the headers of the conversation.
+func TestSentMessagesKeepOrderAndConversation(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var placed header.Map
-		r := start(t, sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
+		r := harness.Start(t, harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
 			placed = s.Headers()
 			for _, id := range []string{"a", "b", "c"} {
-				if err := s.Send(ctx, shipOrder{ID: m.ID + id}); err != nil {
+				if err := s.Send(ctx, harness.ShipOrder{ID: m.ID + id}); err != nil {
 					return err
 				}
 			}
 			return nil
 		})))
-		r.send(placeOrder{ID: "7"})
+		r.MustSend(harness.PlaceOrder{ID: "7"})
 		synctest.Wait()
 		sent := broker.Messages("shipping")
 		var bodies []string
@@ -65,16 +67,17 @@ func TestWhatAHandlerSendsLeavesInOrderWithTheHeadersOfAConversation(t *testing.
 	})
 }
 
-func TestWhatAFailingHandlerSentDoesNotLeaveUnlessImmediately(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
+// The messages of a handler that fails are not sent, except immediate ones.
+func TestAFailingHandlerSendsOnlyImmediateMessages(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
 			return errors.Join(
-				s.Send(ctx, shipOrder{ID: "kept"}),
-				s.Send(ctx, shipOrder{ID: "immediate"}, endpoint.Immediately()),
+				s.Send(ctx, harness.ShipOrder{ID: "kept"}),
+				s.Send(ctx, harness.ShipOrder{ID: "immediate"}, endpoint.Immediately()),
 				errors.New("no"))
 		}))
 		cfg.Recoverability = once
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		if got := broker.Messages("shipping"); len(got) != 1 || string(got[0].Body) != `{"ID":"immediate"}` {
 			t.Errorf("shipping has %d messages", len(got))
@@ -86,14 +89,14 @@ func TestWhatAFailingHandlerSentDoesNotLeaveUnlessImmediately(t *testing.T) {
 }
 
 func TestAReceiptWithinAHandlerGoesWithImmediatelyOnly(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var receipts [2]transport.Receipt
 		var errs [2]error
-		start(t, sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
-			errs[0] = s.Send(ctx, shipOrder{}, endpoint.After(time.Hour), endpoint.ReceiptIn(&receipts[0]))
-			errs[1] = s.Send(ctx, shipOrder{}, endpoint.After(time.Hour), endpoint.ReceiptIn(&receipts[1]), endpoint.Immediately())
+		harness.Start(t, harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+			errs[0] = s.Send(ctx, harness.ShipOrder{}, endpoint.After(time.Hour), endpoint.ReceiptIn(&receipts[0]))
+			errs[1] = s.Send(ctx, harness.ShipOrder{}, endpoint.After(time.Hour), endpoint.ReceiptIn(&receipts[1]), endpoint.Immediately())
 			return nil
-		}))).send(placeOrder{})
+		}))).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		if errs[0] == nil || !strings.Contains(errs[0].Error(), "use Immediately") {
 			t.Errorf("without Immediately: %v", errs[0])
@@ -105,11 +108,11 @@ func TestAReceiptWithinAHandlerGoesWithImmediatelyOnly(t *testing.T) {
 }
 
 func TestAReplyGoesToWhereTheMessageWantsIt(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		r := start(t, sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
-			return s.Reply(ctx, orderAccepted(m))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		r := harness.Start(t, harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
+			return s.Reply(ctx, harness.OrderAccepted(m))
 		})))
-		r.send(placeOrder{ID: "7"}, endpoint.ReplyTo("other"), endpoint.MessageID("request-1"))
+		r.MustSend(harness.PlaceOrder{ID: "7"}, endpoint.ReplyTo("other"), endpoint.MessageID("request-1"))
 		synctest.Wait()
 		got := broker.Messages("other")
 		if len(got) != 1 || got[0].Headers.Get(header.CorrelationID) != "request-1" || got[0].Headers.Get(header.MessageIntent) != "Reply" {
@@ -118,65 +121,68 @@ func TestAReplyGoesToWhereTheMessageWantsIt(t *testing.T) {
 	})
 }
 
-func TestAPublishedEventReachesSubscribersOnceAndOthersNot(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var heard tally
+// A published event reaches each subscriber once, and no other endpoint.
+func TestAPublishedEventReachesEachSubscriberOnce(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var heard harness.Tally
 		hears := func(name string) endpoint.Handler {
-			return endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m *orderPlaced) error {
-				heard.add(name + m.ID)
+			return endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m *harness.OrderPlaced) error {
+				heard.Add(name + m.ID)
 				return nil
 			})
 		}
-		billing, shipping := sales(broker, hears("billing ")), sales(broker, hears("shipping "))
+		billing, shipping := harness.Sales(broker, hears("billing ")), harness.Sales(broker, hears("shipping "))
 		billing.Name, shipping.Name = "billing", "shipping"
-		start(t, billing)
-		start(t, shipping)
-		r := start(t, sales(broker))
-		if err := r.Publish(t.Context(), &orderPlaced{ID: "7"}); err != nil {
+		harness.Start(t, billing)
+		harness.Start(t, shipping)
+		r := harness.Start(t, harness.Sales(broker))
+		if err := r.Publish(t.Context(), &harness.OrderPlaced{ID: "7"}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		got := strings.Join(heard.list(), ",")
+		got := strings.Join(heard.List(), ",")
 		if got != "billing 7,shipping 7" && got != "shipping 7,billing 7" {
 			t.Errorf("heard %q", got)
 		}
 	})
 }
 
-func TestHandlersOfAMessageRunInOrderAndAreTriedTogether(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
-		first := endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { calls.add("first"); return nil })
-		second := endpoint.Handle(func(context.Context, *endpoint.Session, *placeOrder) error {
-			if calls.add("second") < 4 {
+// The handlers of a message run in order, and a retry calls all of them.
+func TestHandlersOfAMessageRunInOrderAndRetryTogether(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
+		first := endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error { calls.Add("first"); return nil })
+		second := endpoint.Handle(func(context.Context, *endpoint.Session, *harness.PlaceOrder) error {
+			if calls.Add("second") < 4 {
 				return errors.New("not yet")
 			}
 			return nil
 		})
-		start(t, sales(broker, first, second)).send(placeOrder{})
+		harness.Start(t, harness.Sales(broker, first, second)).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
-		if diff := cmp.Diff([]string{"first", "second", "first", "second"}, calls.list()); diff != "" {
+		if diff := cmp.Diff([]string{"first", "second", "first", "second"}, calls.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
 }
 
-func TestABehaviorThatRepeatsHandlersSendsNothingOfTheFailedTries(t *testing.T) {
+// If a behavior repeats handlers, the messages of the failed calls are not sent.
+func TestARepeatedHandlerSendsOnlyItsLastMessages(t *testing.T) {
 	for _, stage := range []string{"Invoke", "Logical", "Receive"} {
 		t.Run(stage, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				var tries tally
-				first := endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
-					return s.Send(ctx, shipOrder{ID: "first"})
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var tries harness.Tally
+				first := endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+					return s.Send(ctx, harness.ShipOrder{ID: "first"})
 				})
-				second := endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
-					err := s.Send(ctx, shipOrder{ID: "second"})
-					if tries.add(stage) == 1 {
+				second := endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+					err := s.Send(ctx, harness.ShipOrder{ID: "second"})
+					if tries.Add(stage) == 1 {
 						return errNo
 					}
 					return err
 				})
-				cfg := sales(broker, first, second)
+				cfg := harness.Sales(broker, first, second)
 				cfg.Recoverability = once
 				switch p := &cfg.Pipeline; stage {
 				case "Invoke":
@@ -186,7 +192,7 @@ func TestABehaviorThatRepeatsHandlersSendsNothingOfTheFailedTries(t *testing.T) 
 				case "Receive":
 					p.Receive.Use("again", again)
 				}
-				start(t, cfg).send(placeOrder{})
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 				synctest.Wait()
 				var got []string
 				for _, m := range broker.Messages("shipping") {
@@ -211,21 +217,21 @@ func again[T any](next pipeline.Func[T]) pipeline.Func[T] {
 }
 
 func TestSeveralGoroutinesOfAHandlerShareItsSession(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
 			var all sync.WaitGroup
 			errs := make([]error, 50)
 			for i := range errs {
 				all.Go(func() {
 					_, err := s.Tx(ctx)
-					errs[i] = errors.Join(err, s.Send(ctx, shipOrder{ID: s.Headers().Get(header.MessageID)}))
+					errs[i] = errors.Join(err, s.Send(ctx, harness.ShipOrder{ID: s.Headers().Get(header.MessageID)}))
 				})
 			}
 			all.Wait()
 			return errors.Join(errs...)
 		}))
 		cfg.Transactions = endpoint.SendsAtomicWithReceive
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		if got := len(broker.Messages("shipping")); got != 50 {
 			t.Errorf("%d messages left, want 50", got)
@@ -234,15 +240,15 @@ func TestSeveralGoroutinesOfAHandlerShareItsSession(t *testing.T) {
 }
 
 func TestASessionIsOverWhenItsHandlersHaveReturned(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var kept *endpoint.Session
-		r := start(t, sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
+		r := harness.Start(t, harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
 			kept = s
 			return nil
 		})))
-		r.send(placeOrder{})
+		r.MustSend(harness.PlaceOrder{})
 		synctest.Wait()
-		if err := kept.Send(t.Context(), shipOrder{}); !errors.Is(err, endpoint.ErrSessionOver) {
+		if err := kept.Send(t.Context(), harness.ShipOrder{}); !errors.Is(err, endpoint.ErrSessionOver) {
 			t.Errorf("got %v, want ErrSessionOver", err)
 		}
 	})
@@ -250,10 +256,10 @@ func TestASessionIsOverWhenItsHandlersHaveReturned(t *testing.T) {
 
 func TestConcurrencyIsReachedAndOneIsStrictlyInOrder(t *testing.T) {
 	for _, n := range []int{1, 5} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			var mu sync.Mutex
 			now, most := 0, 0
-			cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
+			cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
 				mu.Lock()
 				now++
 				most = max(most, now)
@@ -262,12 +268,12 @@ func TestConcurrencyIsReachedAndOneIsStrictlyInOrder(t *testing.T) {
 				mu.Lock()
 				now--
 				mu.Unlock()
-				return s.Send(ctx, shipOrder(m))
+				return s.Send(ctx, harness.ShipOrder(m))
 			}))
 			cfg.Concurrency = n
-			r := start(t, cfg)
+			r := harness.Start(t, cfg)
 			for _, id := range strings.Split("abcdefghij", "") {
-				r.send(placeOrder{ID: id})
+				r.MustSend(harness.PlaceOrder{ID: id})
 			}
 			time.Sleep(time.Minute)
 			mu.Lock()
@@ -286,45 +292,46 @@ func TestConcurrencyIsReachedAndOneIsStrictlyInOrder(t *testing.T) {
 	}
 }
 
-func TestStopLetsHandlersFinishAndLeavesTheRestInTheQueue(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var done tally
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, m placeOrder) error {
+// A stop waits for running handlers, and leaves the other messages in the queue.
+func TestStopWaitsForHandlersAndLeavesTheRest(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var done harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, m harness.PlaceOrder) error {
 			time.Sleep(10 * time.Second)
-			done.add(m.ID)
+			done.Add(m.ID)
 			return ctx.Err()
 		}))
 		cfg.Concurrency = 2
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		for _, id := range strings.Split("abcde", "") {
-			r.send(placeOrder{ID: id})
+			r.MustSend(harness.PlaceOrder{ID: id})
 		}
 		time.Sleep(time.Second)
-		r.end()
-		if got := len(done.list()); got != 2 {
+		r.End()
+		if got := len(done.List()); got != 2 {
 			t.Errorf("%d messages were handled, want the 2 that had begun", got)
 		}
 		if got := len(broker.Messages("sales")); got != 3 {
 			t.Errorf("%d messages are left, want 3", got)
 		}
-		if err := r.Send(context.Background(), placeOrder{}); !errors.Is(err, endpoint.ErrNotRunning) {
+		if err := r.Send(context.Background(), harness.PlaceOrder{}); !errors.Is(err, endpoint.ErrNotRunning) {
 			t.Errorf("Send after the end: %v", err)
 		}
 	})
 }
 
 func TestAHandlerCutByTheStopTimeoutGivesItsMessageBack(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ placeOrder) error {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ harness.PlaceOrder) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}))
 		cfg.StopTimeout = 5 * time.Second
-		r := start(t, cfg)
-		r.send(placeOrder{})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		begin := time.Now()
-		r.end()
+		r.End()
 		if took := time.Since(begin); took != 5*time.Second {
 			t.Errorf("the stop took %v, want 5s", took)
 		}
@@ -335,36 +342,36 @@ func TestAHandlerCutByTheStopTimeoutGivesItsMessageBack(t *testing.T) {
 }
 
 func TestALostLeaseCancelsTheHandlerAndIsNoFailure(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Lease = 10 * time.Second
 		var broken atomic.Bool
-		var givenUp tally
+		var givenUp harness.Tally
 		broker.Fail = func(verb, _ string) error {
 			switch {
 			case broken.Load() && verb == "Renew":
 				return errors.New("away")
 			case verb == "Retry":
-				givenUp.add(verb)
+				givenUp.Add(verb)
 			}
 			return nil
 		}
-		var causes tally
-		r := start(t, sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+		var causes harness.Tally
+		r := harness.Start(t, harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
 			if s.Attempt().N > 1 {
 				return nil
 			}
 			broken.Store(true)
 			<-ctx.Done()
 			broken.Store(false)
-			causes.add(context.Cause(ctx).Error())
+			causes.Add(context.Cause(ctx).Error())
 			return ctx.Err()
 		})))
-		r.send(placeOrder{})
+		r.MustSend(harness.PlaceOrder{})
 		time.Sleep(time.Minute)
-		if got := causes.list(); len(got) != 1 || got[0] != transport.ErrLeaseLost.Error() {
+		if got := causes.List(); len(got) != 1 || got[0] != transport.ErrLeaseLost.Error() {
 			t.Errorf("causes %q, want one lost lease", got)
 		}
-		if got := givenUp.list(); len(got) != 1 {
+		if got := givenUp.List(); len(got) != 1 {
 			t.Errorf("the driver was told %d times that the message is given up, want once", len(got))
 		}
 		if len(broker.Messages("error")) != 0 || len(broker.Messages("sales")) != 0 {
@@ -374,54 +381,54 @@ func TestALostLeaseCancelsTheHandlerAndIsNoFailure(t *testing.T) {
 }
 
 func TestBehaviorsOfEveryStageSeeTheirValue(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var trace tally
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
-			trace.add("handler " + m.ID + " " + s.Header("stamped"))
-			return s.Send(ctx, shipOrder(m))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var trace harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
+			trace.Add("handler " + m.ID + " " + s.Header("stamped"))
+			return s.Send(ctx, harness.ShipOrder(m))
 		}))
 		p := &cfg.Pipeline
 		p.Receive.Use("trace", func(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
 			return func(ctx context.Context, in *pipeline.Receive) error {
 				in.Headers.Set("stamped", "yes")
-				trace.add("receive " + in.Queue)
+				trace.Add("receive " + in.Queue)
 				return next(ctx, in)
 			}
 		})
 		p.Logical.Use("trace", func(next pipeline.Func[*pipeline.Logical]) pipeline.Func[*pipeline.Logical] {
 			return func(ctx context.Context, in *pipeline.Logical) error {
-				trace.add("logical " + in.Type)
-				in.Value.(*placeOrder).ID += "!"
+				trace.Add("logical " + in.Type)
+				in.Value.(*harness.PlaceOrder).ID += "!"
 				return next(ctx, in)
 			}
 		})
 		p.Invoke.Use("trace", func(next pipeline.Func[*pipeline.Invoke]) pipeline.Func[*pipeline.Invoke] {
 			return func(ctx context.Context, in *pipeline.Invoke) error {
-				trace.add("invoke " + in.Type)
+				trace.Add("invoke " + in.Type)
 				return next(ctx, in)
 			}
 		})
 		p.Outgoing.Use("trace", func(next pipeline.Func[*pipeline.Outgoing]) pipeline.Func[*pipeline.Outgoing] {
 			return func(ctx context.Context, out *pipeline.Outgoing) error {
 				out.Headers.Set("tenant", "42")
-				trace.add("outgoing " + out.Types[0])
+				trace.Add("outgoing " + out.Types[0])
 				return next(ctx, out)
 			}
 		})
 		p.Dispatch.Use("trace", func(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispatch] {
 			return func(ctx context.Context, d *pipeline.Dispatch) error {
-				trace.add("dispatch " + d.Operations[0].Queue)
+				trace.Add("dispatch " + d.Operations[0].Queue)
 				return next(ctx, d)
 			}
 		})
-		start(t, cfg).send(placeOrder{ID: "7"})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{ID: "7"})
 		synctest.Wait()
 		want := []string{
 			"outgoing Shop.PlaceOrder", "dispatch sales",
 			"receive sales", "logical Shop.PlaceOrder", "invoke Shop.PlaceOrder", "handler 7! yes",
 			"outgoing Shop.ShipOrder", "dispatch shipping",
 		}
-		if diff := cmp.Diff(want, trace.list()); diff != "" {
+		if diff := cmp.Diff(want, trace.List()); diff != "" {
 			t.Error(diff)
 		}
 		if got := broker.Messages("shipping"); len(got) != 1 || got[0].Headers.Get("tenant") != "42" {
@@ -430,12 +437,13 @@ func TestBehaviorsOfEveryStageSeeTheirValue(t *testing.T) {
 	})
 }
 
-func TestABehaviorThatEndsItsStageKeepsWhatComesAfterFromHappening(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
-			calls.add(m.ID)
-			return s.Send(ctx, shipOrder(m))
+// If a behavior does not call next, the rest of its stage does not happen.
+func TestABehaviorWithoutNextEndsItsStage(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
+			calls.Add(m.ID)
+			return s.Send(ctx, harness.ShipOrder(m))
 		}))
 		cfg.Pipeline.Receive.Use("drop", func(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
 			return func(ctx context.Context, in *pipeline.Receive) error {
@@ -453,11 +461,11 @@ func TestABehaviorThatEndsItsStageKeepsWhatComesAfterFromHappening(t *testing.T)
 				return next(ctx, d)
 			}
 		})
-		r := start(t, cfg)
-		r.send(placeOrder{ID: "dropped"}, endpoint.Header("drop", "1"))
-		r.send(placeOrder{ID: "muted"})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{ID: "dropped"}, endpoint.Header("drop", "1"))
+		r.MustSend(harness.PlaceOrder{ID: "muted"})
 		synctest.Wait()
-		if diff := cmp.Diff([]string{"muted"}, calls.list()); diff != "" {
+		if diff := cmp.Diff([]string{"muted"}, calls.List()); diff != "" {
 			t.Error(diff)
 		}
 		stats := len(broker.Messages("shipping")) + len(broker.Messages("sales")) + len(broker.Messages("error"))
@@ -467,11 +475,12 @@ func TestABehaviorThatEndsItsStageKeepsWhatComesAfterFromHappening(t *testing.T)
 	})
 }
 
-func TestWhatABehaviorChangesInTheHeadersIsGoneAtTheNextAttempt(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var seen tally
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
-			seen.add(s.Header("stamp"))
+// The next attempt sees none of the headers that a behavior changed.
+func TestChangedHeadersAreGoneAtTheNextAttempt(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var seen harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+			seen.Add(s.Header("stamp"))
 			return errors.New("again")
 		}))
 		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: 1}
@@ -482,9 +491,9 @@ func TestWhatABehaviorChangesInTheHeadersIsGoneAtTheNextAttempt(t *testing.T) {
 				return next(ctx, in)
 			}
 		})
-		start(t, cfg).send(placeOrder{ID: "7"})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{ID: "7"})
 		time.Sleep(time.Hour)
-		if diff := cmp.Diff([]string{"x", "x", "x", "x"}, seen.list()); diff != "" {
+		if diff := cmp.Diff([]string{"x", "x", "x", "x"}, seen.List()); diff != "" {
 			t.Error(diff)
 		}
 		failed := broker.Messages("error")

@@ -11,12 +11,13 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 func TestHealthSaysHowAnEndpointLivesAndEnds(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		wait := make(chan struct{})
 		var opening atomic.Bool
 		opening.Store(true)
@@ -26,7 +27,7 @@ func TestHealthSaysHowAnEndpointLivesAndEnds(t *testing.T) {
 			}
 			return nil
 		}
-		e, err := endpoint.New(sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+		e, err := endpoint.New(harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
 			time.Sleep(10 * time.Second)
 			return nil
 		})))
@@ -50,7 +51,7 @@ func TestHealthSaysHowAnEndpointLivesAndEnds(t *testing.T) {
 		expect(true, "Run is starting")
 		close(wait)
 		expect(true)
-		if err := e.Send(ctx, placeOrder{}); err != nil {
+		if err := e.Send(ctx, harness.PlaceOrder{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -67,7 +68,7 @@ func TestHealthSaysHowAnEndpointLivesAndEnds(t *testing.T) {
 }
 
 func TestAnEndpointIsNotReadyWhileTheBrokerIsAway(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var away atomic.Bool
 		broker.Fail = func(verb, _ string) error {
 			if verb == "Receive" && away.Load() {
@@ -75,9 +76,9 @@ func TestAnEndpointIsNotReadyWhileTheBrokerIsAway(t *testing.T) {
 			}
 			return nil
 		}
-		r := start(t, sales(broker, heard(&tally{}, func(placeOrder) string { return "" })))
+		r := harness.Start(t, harness.Sales(broker, heard(&harness.Tally{}, func(harness.PlaceOrder) string { return "" })))
 		away.Store(true)
-		r.send(placeOrder{}) // lets the Receive return that waits
+		r.MustSend(harness.PlaceOrder{}) // lets the Receive return that waits
 		synctest.Wait()
 		want := `receiving from "sales" has been failing since ` + time.Now().UTC().Format(time.RFC3339) + `: inmemory: Receive "sales": ` + errNo.Error()
 		time.Sleep(time.Minute)
@@ -87,7 +88,7 @@ func TestAnEndpointIsNotReadyWhileTheBrokerIsAway(t *testing.T) {
 		}
 		away.Store(false)
 		time.Sleep(time.Minute)
-		r.send(placeOrder{})
+		r.MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		if got := r.Health(); !got.Ready {
 			t.Errorf("afterwards: %+v", got)
@@ -95,8 +96,9 @@ func TestAnEndpointIsNotReadyWhileTheBrokerIsAway(t *testing.T) {
 	})
 }
 
-func TestAnEndpointIsNotReadyWhileAMessageCannotBeDealtWith(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// An endpoint is not ready while a message cannot be settled.
+func TestAHeldMessageMakesAnEndpointNotReady(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.DeadLetterer
 		var broken atomic.Bool
 		broken.Store(true)
@@ -106,10 +108,10 @@ func TestAnEndpointIsNotReadyWhileAMessageCannotBeDealtWith(t *testing.T) {
 			}
 			return nil
 		}
-		cfg := sales(broker, failing(&tally{}))
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = once
-		r := start(t, cfg)
-		r.send(placeOrder{})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{})
 		time.Sleep(400 * time.Millisecond)
 		if diff := cmp.Diff([]string{"failed messages that cannot be settled: 1"}, r.Health().Reasons); diff != "" {
 			t.Error(diff)
@@ -139,10 +141,10 @@ type warningConn struct {
 func (warningConn) Warnings() []string { return []string{"the numbers of rows will be used up"} }
 
 func TestAReadyEndpointHasTheWarningsOfItsTransport(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		cfg := sales(broker, heard(&tally{}, func(placeOrder) string { return "" }))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := harness.Sales(broker, heard(&harness.Tally{}, func(harness.PlaceOrder) string { return "" }))
 		cfg.Transport = warningBroker{broker}
-		got := start(t, cfg).Health()
+		got := harness.Start(t, cfg).Health()
 		if diff := cmp.Diff([]string{"the numbers of rows will be used up"}, got.Warnings); diff != "" || !got.Ready {
 			t.Errorf("%+v %s", got, diff)
 		}

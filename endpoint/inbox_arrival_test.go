@@ -9,13 +9,14 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 // counting is a configuration with an outbox, whose handler counts, and takes a time.
 func counting(broker, db *inmemory.Transport, concurrency int, handled *atomic.Int32, takes time.Duration) endpoint.Config {
-	cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+	cfg := harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
 		handled.Add(1)
 		<-time.After(takes)
 		return nil
@@ -37,10 +38,10 @@ func TestMessagesThatArriveTogetherAreLookedForTogether(t *testing.T) {
 		for i := range 20 {
 			keys = append(keys, fmt.Sprintf("m-%d", i))
 		}
-		start(t, counting(broker, db, 20, &handled, time.Second)).end()
+		harness.Start(t, counting(broker, db, 20, &handled, time.Second)).End()
 		arrive(t, broker, keys...)
 		before := looks.Load() // one at each start
-		start(t, counting(broker, db, 20, &handled, time.Second))
+		harness.Start(t, counting(broker, db, 20, &handled, time.Second))
 		pass(time.Minute)
 		if n := looks.Load() - before; handled.Load() != 20 || n > 5 {
 			t.Errorf("%d handled after %d looks, want 20 after 5 at most", handled.Load(), n)
@@ -49,12 +50,12 @@ func TestMessagesThatArriveTogetherAreLookedForTogether(t *testing.T) {
 }
 
 // A copy that arrives together with the message is not handled, because its look is older than the handling.
-func TestACopyThatArrivesTogetherWithItsMessageIsNotHandled(t *testing.T) {
+func TestACopyBesideItsMessageIsNotHandled(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		var handled atomic.Int32
-		start(t, counting(broker, db, 1, &handled, time.Millisecond)).end()
+		harness.Start(t, counting(broker, db, 1, &handled, time.Millisecond)).End()
 		arrive(t, broker, "m-1", "m-1", "m-2", "m-1")
-		r := start(t, counting(broker, db, 1, &handled, time.Millisecond))
+		r := harness.Start(t, counting(broker, db, 1, &handled, time.Millisecond))
 		pass(time.Minute)
 		if n := r.Health().Outbox.Duplicates; handled.Load() != 2 || n != 2 {
 			t.Errorf("%d handled and %d recognized, want 2 and 2", handled.Load(), n)
@@ -66,14 +67,14 @@ func TestACopyThatArrivesTogetherWithItsMessageIsNotHandled(t *testing.T) {
 func TestALookIsRepeatedForAMessageThatHasWaited(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		var handled, elsewhere atomic.Int32
-		start(t, counting(broker, db, 1, &handled, 2*time.Second)).end()
+		harness.Start(t, counting(broker, db, 1, &handled, 2*time.Second)).End()
 		arrive(t, broker, "m-1", "m-2")
-		r := start(t, counting(broker, db, 1, &handled, 2*time.Second))
+		r := harness.Start(t, counting(broker, db, 1, &handled, 2*time.Second))
 		pass(10 * time.Millisecond) // both have arrived, and the first is being handled
 		other := &inmemory.Transport{}
-		start(t, counting(other, db, 1, &elsewhere, 0)).end()
+		harness.Start(t, counting(other, db, 1, &elsewhere, 0)).End()
 		arrive(t, other, "m-2")
-		start(t, counting(other, db, 1, &elsewhere, 0))
+		harness.Start(t, counting(other, db, 1, &elsewhere, 0))
 		pass(time.Minute)
 		if n := r.Health().Outbox.Duplicates; handled.Load() != 1 || elsewhere.Load() != 1 || n != 1 {
 			t.Errorf("%d handled, %d by the other process, %d recognized; want 1, 1, 1", handled.Load(), elsewhere.Load(), n)
@@ -92,7 +93,7 @@ func TestMessagesArriveWhileTheirLookFails(t *testing.T) {
 			}
 			return nil
 		}
-		start(t, counting(broker, db, 4, &handled, 2*time.Second))
+		harness.Start(t, counting(broker, db, 4, &handled, 2*time.Second))
 		away.Store(true)
 		arrive(t, broker, "m-1", "m-2", "m-3")
 		pass(10 * time.Minute)
@@ -118,7 +119,7 @@ func TestADriverThatPanicsOverALookHandlesTheMessages(t *testing.T) {
 			}
 			return nil
 		}
-		start(t, counting(broker, db, 4, &handled, 0))
+		harness.Start(t, counting(broker, db, 4, &handled, 0))
 		armed.Store(true)
 		arrive(t, broker, "m-1", "m-2", "m-3")
 		pass(time.Minute)

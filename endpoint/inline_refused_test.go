@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/resilience"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -37,8 +38,8 @@ func TestInlinePoliciesThatCannotBeCarriedOutAreRefused(t *testing.T) {
 		"days":                  {policy: policy(24*time.Hour, time.Minute)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				h := failing(&tally{})
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				h := failing(&harness.Tally{})
 				cfg := retrying(broker, resilience.Inline(test.policy), h, h)
 				cfg.Transport, cfg.HandlerTimeout = &holdingBroker{broker, 20 * time.Minute}, test.each
 				if test.typed > 0 {
@@ -61,15 +62,15 @@ func TestInlinePoliciesThatCannotBeCarriedOutAreRefused(t *testing.T) {
 
 // A handler without a limit may take longer than the broker waits: then the retry is not made.
 func TestAnInlineRetryEndsBeforeTheBrokerDeliversAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		calls := 0
-		cfg := retrying(broker, resilience.Inline(quick), endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+		cfg := retrying(broker, resilience.Inline(quick), endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
 			calls++
 			time.Sleep(25 * time.Second)
 			return errNo
 		}))
 		cfg.Transport = &holdingBroker{broker, time.Minute}
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if n := len(broker.Messages("error")); calls != 1 || n != 1 {

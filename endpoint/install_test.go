@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 // Install may be called while Run starts: the race detector finds nothing, and both succeed.
 func TestInstallBesideRun(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		e, err := endpoint.New(sales(broker))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		e, err := endpoint.New(harness.Sales(broker))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -25,8 +26,8 @@ func TestInstallBesideRun(t *testing.T) {
 				}
 			})
 		}
-		r := run(t, e)
+		r := harness.Run(t, e)
 		installing.Wait()
-		r.end()
+		r.End()
 	})
 }

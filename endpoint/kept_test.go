@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -60,18 +61,18 @@ func (c *wrappedConn) OpenReceiver(ctx context.Context, opts transport.ReceiverO
 
 // The failures that a process has seen are known in quarantine too.
 func TestTheHistoryOfFailuresIsKeptInQuarantine(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var told tally
-		var r *running
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var told harness.Tally
+		var r *harness.Running
 		paused := make(chan error, 1)
-		cfg := watching(broker, &told, func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
+		cfg := watching(broker, &told, func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
 			if s.Attempt().N == 2 {
 				go func() { paused <- r.Pause(t.Context()) }()
 				time.Sleep(time.Second) // the message returns to a queue that nothing receives from
 			}
 			return fmt.Errorf("failure %d", s.Attempt().N)
 		})
-		r = start(t, cfg)
+		r = harness.Start(t, cfg)
 		if err := broker.Put("sales", wire("m")); err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +95,7 @@ func TestTheHistoryOfFailuresIsKeptInQuarantine(t *testing.T) {
 			`attempt 2, immediate 2, handled 2, lost 0, after ["failure 1"]`,
 			`attempt 1, immediate 9, handled 3, lost 0, after ["failure 1" "failure 2"]`,
 		}
-		if diff := cmp.Diff(want, told.list()); diff != "" {
+		if diff := cmp.Diff(want, told.List()); diff != "" {
 			t.Error(diff)
 		}
 		if err := conn.Close(); err != nil {
@@ -105,7 +106,7 @@ func TestTheHistoryOfFailuresIsKeptInQuarantine(t *testing.T) {
 
 // A message that was handled, but whose lease was lost before it could be completed, comes again: its failures are known.
 func TestALeaseThatIsLostAtTheEndKeepsTheHistory(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Lease = 10 * time.Second
 		var late atomic.Bool
 		broker.Fail = func(verb, object string) error {
@@ -114,8 +115,8 @@ func TestALeaseThatIsLostAtTheEndKeepsTheHistory(t *testing.T) {
 			}
 			return nil
 		}
-		var told tally
-		cfg := watching(broker, &told, func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
+		var told harness.Tally
+		cfg := watching(broker, &told, func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
 			late.Store(s.Attempt().N == 2)
 			if s.Attempt().N == 2 {
 				return nil
@@ -123,7 +124,7 @@ func TestALeaseThatIsLostAtTheEndKeepsTheHistory(t *testing.T) {
 			return fmt.Errorf("failure %d", s.Attempt().N)
 		})
 		cfg.Recoverability.Immediate = 2
-		start(t, cfg)
+		harness.Start(t, cfg)
 		if err := broker.Put("sales", wire("m")); err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +133,7 @@ func TestALeaseThatIsLostAtTheEndKeepsTheHistory(t *testing.T) {
 			`attempt 1, immediate 1, handled 1, lost 0, after []`,
 			`attempt 3, immediate 3, handled 2, lost 1, after ["failure 1"]`,
 		}
-		if diff := cmp.Diff(want, told.list()); diff != "" {
+		if diff := cmp.Diff(want, told.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -140,22 +141,22 @@ func TestALeaseThatIsLostAtTheEndKeepsTheHistory(t *testing.T) {
 
 // A settle is not repeated once the lease is lost.
 func TestASettleIsNotRepeatedAfterALostLease(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var verbs tally
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var verbs harness.Tally
 		broker.Fail = func(verb, object string) error {
 			if object == "sales" && slices.Contains([]string{"Complete", "CompleteWith", "Retry", "Release"}, verb) {
-				verbs.add(verb)
+				verbs.Add(verb)
 				return transport.ErrLeaseLost
 			}
 			return nil
 		}
 		for _, handle := range []func() error{func() error { return nil }, func() error { return errNo }} {
-			r := start(t, sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return handle() })))
-			r.send(placeOrder{})
+			r := harness.Start(t, harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error { return handle() })))
+			r.MustSend(harness.PlaceOrder{})
 			time.Sleep(time.Minute)
-			r.end()
+			r.End()
 		}
-		if diff := cmp.Diff([]string{"Complete", "Retry", "Retry"}, verbs.list()); diff != "" {
+		if diff := cmp.Diff([]string{"Complete", "Retry", "Retry"}, verbs.List()); diff != "" {
 			t.Errorf("settled (-want +got):\n%s", diff)
 		}
 	})
@@ -213,26 +214,26 @@ func (r *txReceiver) Receive(ctx context.Context, limit int) ([]transport.Delive
 
 // A message that is kept for a pause keeps no transaction open meanwhile.
 func TestAMessageThatIsKeptHasNoTransactionOpen(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var open atomic.Int32
-		var begun tally
-		cfg := sales(&wrapped{Transport: broker, receiver: func(_ string, r transport.Receiver) transport.Receiver {
+		var begun harness.Tally
+		cfg := harness.Sales(&wrapped{Transport: broker, receiver: func(_ string, r transport.Receiver) transport.Receiver {
 			return &txReceiver{r, &open}
-		}}, failing(&tally{}))
+		}}, failing(&harness.Tally{}))
 		cfg.Transactions, cfg.Recoverability = endpoint.SendsAtomicWithReceive, once
 		cfg.OnFinalFailure = func(ctx context.Context, s *endpoint.Session, f recoverability.Failure) error {
 			if _, err := s.Tx(ctx); err != nil {
 				t.Error(err)
 				return err
 			}
-			begun.add(f.MessageID)
+			begun.Add(f.MessageID)
 			return errConflict
 		}
-		r := start(t, cfg)
-		r.send(placeOrder{})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{})
 		synctest.Wait() // the pause has begun
-		if h := r.Health(); h.Ready || len(begun.list()) != 1 {
-			t.Fatalf("the message is not kept: %+v, %d transactions", h, len(begun.list()))
+		if h := r.Health(); h.Ready || len(begun.List()) != 1 {
+			t.Fatalf("the message is not kept: %+v, %d transactions", h, len(begun.List()))
 		}
 		if n := open.Load(); n != 0 {
 			t.Errorf("%d transactions are open during the pause", n)
@@ -249,11 +250,11 @@ func (r *windowed) Window(n int) { r.window.Store(int32(n)) }
 
 // While attempts are limited nothing is prefetched: other instances may have what waits.
 func TestWhileLimitedNothingIsPrefetched(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var window atomic.Int32
 		o := &outage{}
 		o.down.Store(true)
-		cfg := sales(&wrapped{
+		cfg := harness.Sales(&wrapped{
 			Transport: broker, limits: func(l *transport.Limits) { l.Prefetch = true },
 			receiver: func(queue string, r transport.Receiver) transport.Receiver {
 				if queue != "sales" {
@@ -264,8 +265,8 @@ func TestWhileLimitedNothingIsPrefetched(t *testing.T) {
 		}, endpoint.Handle(o.handle))
 		cfg.Concurrency = 8
 		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 3, Delay: time.Minute}
-		r := start(t, cfg)
-		r.sendMany(10)
+		r := harness.Start(t, cfg)
+		r.MustSendMany(10)
 		synctest.Wait()
 		if n := window.Load(); n != 1 || len(r.Health().RateLimits) != 1 {
 			t.Errorf("the window is %d while attempts are limited, want 1", n)
@@ -280,11 +281,11 @@ func TestWhileLimitedNothingIsPrefetched(t *testing.T) {
 
 // A success of a message that was begun before the limit ends it for all at once.
 func TestTheEndOfALimitWakesWhatWaits(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var down atomic.Bool
 		down.Store(true)
-		var handled tally
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
+		var handled harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
 			switch {
 			case o.ID == "slow":
 				time.Sleep(10 * time.Second)
@@ -295,23 +296,23 @@ func TestTheEndOfALimitWakesWhatWaits(t *testing.T) {
 			if down.Load() {
 				return errNo
 			}
-			handled.add(o.ID)
+			handled.Add(o.ID)
 			return nil
 		}))
 		cfg.Concurrency = 4
 		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 6, Delay: time.Hour}
-		r := start(t, cfg)
-		r.send(placeOrder{ID: "slow"})
-		r.send(placeOrder{ID: "held"})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{ID: "slow"})
+		r.MustSend(harness.PlaceOrder{ID: "held"})
 		synctest.Wait()
-		r.sendMany(2)
+		r.MustSendMany(2)
 		time.Sleep(5 * time.Second)
 		if h := r.Health(); len(h.RateLimits) != 1 {
 			t.Fatal("attempts are not limited")
 		}
 		time.Sleep(6 * time.Second)
 		synctest.Wait()
-		if got := handled.list(); len(got) != 4 {
+		if got := handled.List(); len(got) != 4 {
 			t.Errorf("handled %q a second after the limit has ended, want all four", got)
 		}
 	})
@@ -319,33 +320,33 @@ func TestTheEndOfALimitWakesWhatWaits(t *testing.T) {
 
 // Once a quarantine has been visited, the next visit waits for handlers no longer than the first did.
 func TestPatienceWithLongHandlersBeginsAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var handled tally
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var handled harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
 			if o.ID == "long" {
 				time.Sleep(30 * time.Minute)
 			}
-			handled.add(o.ID)
+			handled.Add(o.ID)
 			return nil
 		}))
 		cfg.Concurrency = 4
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		for range 2 {
-			r.send(placeOrder{ID: "long"})
+			r.MustSend(harness.PlaceOrder{ID: "long"})
 			synctest.Wait()
 			if err := broker.Put("sales.quarantine", wire("suspect")); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(10 * time.Second) // the others rest by now
-			r.send(placeOrder{ID: "waits"})
-			before := count(handled.list(), "waits")
+			r.MustSend(harness.PlaceOrder{ID: "waits"})
+			before := count(handled.List(), "waits")
 			time.Sleep(31 * time.Second)
-			if count(handled.list(), "waits") == before {
+			if count(handled.List(), "waits") == before {
 				t.Error("the others rest for longer than 30 s")
 			}
 			time.Sleep(3 * time.Hour)
 		}
-		if n := count(handled.list(), "suspect"); n != 2 {
+		if n := count(handled.List(), "suspect"); n != 2 {
 			t.Errorf("%d of 2 suspects are handled", n)
 		}
 	})

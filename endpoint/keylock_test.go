@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -24,7 +25,7 @@ import (
 )
 
 // byKey is the key of an order with the id "key/number".
-func byKey(o placeOrder) string { return keyOf(o.ID) }
+func byKey(o harness.PlaceOrder) string { return keyOf(o.ID) }
 
 func keyOf(id string) string {
 	key, _, _ := strings.Cut(id, "/")
@@ -33,7 +34,7 @@ func keyOf(id string) string {
 
 // ledger records what was handled by key, and how many messages of a key were handled at once.
 type ledger struct {
-	all gauge
+	all harness.Gauge
 
 	mu      sync.Mutex // guards the rest
 	handled map[string][]string
@@ -43,7 +44,7 @@ type ledger struct {
 }
 
 func (l *ledger) begin(key string) {
-	l.all.change(1)
+	l.all.Change(1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.inHand == nil {
@@ -55,7 +56,7 @@ func (l *ledger) begin(key string) {
 }
 
 func (l *ledger) end(key, id string) {
-	l.all.change(-1)
+	l.all.Change(-1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.inHand[key]--
@@ -72,8 +73,8 @@ func (l *ledger) of(key string) []string {
 }
 
 // taking is a handler that takes some time.
-func (l *ledger) taking(d func() time.Duration) func(context.Context, *endpoint.Session, placeOrder) error {
-	return func(ctx context.Context, _ *endpoint.Session, o placeOrder) error {
+func (l *ledger) taking(d func() time.Duration) func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
+	return func(ctx context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
 		key, done := byKey(o), ""
 		l.begin(key)
 		defer func() { l.end(key, done) }()
@@ -105,10 +106,10 @@ func (l *ledger) inOrder(t *testing.T, key string, n int) {
 	}
 }
 
-func (r *running) sendKeyed(key string, from, to int) {
-	r.t.Helper()
+// sendKeyed sends the messages from to to-1 of a key.
+func sendKeyed(r *harness.Running, key string, from, to int) {
 	for i := from; i < to; i++ {
-		r.send(placeOrder{fmt.Sprintf("%s/%d", key, i)})
+		r.MustSend(harness.PlaceOrder{ID: fmt.Sprintf("%s/%d", key, i)})
 	}
 }
 
@@ -120,33 +121,34 @@ func scattered(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Re
 	}
 }
 
-func TestMessagesOfAKeyAreHandledInTheOrderOfTheirArrival(t *testing.T) {
+// Messages of a key are handled in the order of their arrival.
+func TestMessagesOfAKeyAreHandledInArrivalOrder(t *testing.T) {
 	for _, mode := range []endpoint.TransactionMode{endpoint.ReceiveOnly, endpoint.None, endpoint.SendsAtomicWithReceive} {
 		for _, concurrency := range []int{1, 2, 32} {
 			t.Run(fmt.Sprint(mode, concurrency), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 					broker.Lease = 10 * time.Second
 					var l ledger
-					cfg := sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(func() time.Duration { return rand.N(10 * time.Millisecond) })),
-						endpoint.Handle(func(context.Context, *endpoint.Session, shipOrder) error { return nil }))
+					cfg := harness.Sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(func() time.Duration { return rand.N(10 * time.Millisecond) })),
+						endpoint.Handle(func(context.Context, *endpoint.Session, harness.ShipOrder) error { return nil }))
 					cfg.Concurrency, cfg.Transactions = concurrency, mode
 					cfg.Pipeline.Receive.Use("scatter", scattered)
 					if mode == endpoint.SendsAtomicWithReceive {
 						cfg.Pipeline.Logical.Use("write", writing)
 					}
-					r := start(t, cfg)
+					r := harness.Start(t, cfg)
 					for i := range 100 {
-						r.sendKeyed("a", i, i+1)
-						r.sendKeyed("b", i, i+1)
-						r.send(shipOrder{}, endpoint.To("sales"))
-						r.sendKeyed("c", i, i+1)
+						sendKeyed(r, "a", i, i+1)
+						sendKeyed(r, "b", i, i+1)
+						r.MustSend(harness.ShipOrder{}, endpoint.To("sales"))
+						sendKeyed(r, "c", i, i+1)
 					}
 					time.Sleep(time.Minute)
 					for _, key := range []string{"a", "b", "c"} {
 						l.inOrder(t, key, 100)
 					}
-					if want := min(3, concurrency); l.all.peak() != want {
-						t.Errorf("%d keys were handled at once, want %d", l.all.peak(), want)
+					if want := min(3, concurrency); l.all.Peak() != want {
+						t.Errorf("%d keys were handled at once, want %d", l.all.Peak(), want)
 					}
 				})
 			})
@@ -155,34 +157,34 @@ func TestMessagesOfAKeyAreHandledInTheOrderOfTheirArrival(t *testing.T) {
 }
 
 func TestAMessageWithoutKeysDoesNotHoldUpThoseBehind(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var l ledger
-		cfg := sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(always(time.Millisecond))),
-			endpoint.Handle(func(context.Context, *endpoint.Session, shipOrder) error {
+		cfg := harness.Sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(always(time.Millisecond))),
+			endpoint.Handle(func(context.Context, *endpoint.Session, harness.ShipOrder) error {
 				time.Sleep(time.Hour)
 				return nil
 			}))
 		cfg.Concurrency = 2
-		r := start(t, cfg)
-		r.send(shipOrder{}, endpoint.To("sales"))
-		r.sendKeyed("a", 0, 10)
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.ShipOrder{}, endpoint.To("sales"))
+		sendKeyed(r, "a", 0, 10)
 		time.Sleep(time.Minute)
 		l.inOrder(t, "a", 10)
 	})
 }
 
 func TestAllKeysOfAMessageAreTakenAtOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var l ledger
-		part := func(n int) func(placeOrder) string {
-			return func(o placeOrder) string { return strings.Split(o.ID, "/")[n] }
+		part := func(n int) func(harness.PlaceOrder) string {
+			return func(o harness.PlaceOrder) string { return strings.Split(o.ID, "/")[n] }
 		}
-		var first, second gauge
-		handle := func(gauges ...*gauge) func(context.Context, *endpoint.Session, placeOrder) error {
-			return func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
+		var first, second harness.Gauge
+		handle := func(gauges ...*harness.Gauge) func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
+			return func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
 				for _, g := range gauges {
-					g.change(1)
-					defer g.change(-1)
+					g.Change(1)
+					defer g.Change(-1)
 				}
 				for i := range 2 {
 					key := part(i)(o)
@@ -196,16 +198,16 @@ func TestAllKeysOfAMessageAreTakenAtOnce(t *testing.T) {
 				return nil
 			}
 		}
-		cfg := sales(broker, endpoint.HandleInOrderBy(part(0), handle(&first)), endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return nil }),
+		cfg := harness.Sales(broker, endpoint.HandleInOrderBy(part(0), handle(&first)), endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error { return nil }),
 			endpoint.HandleInOrderBy(part(1), handle(&second)))
 		cfg.Concurrency = 8
 		cfg.Pipeline.Receive.Use("scatter", scattered)
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		want := map[string][]string{}
 		for i := range 500 {
 			a, b := fmt.Sprint(rand.N(5)), fmt.Sprint(rand.N(5))
 			id := fmt.Sprintf("%s/%s/%d", a, b, i)
-			r.send(placeOrder{id})
+			r.MustSend(harness.PlaceOrder{ID: id})
 			for range 2 { // handlers
 				want[a] = append(want[a], id)
 				if b != a {
@@ -219,8 +221,8 @@ func TestAllKeysOfAMessageAreTakenAtOnce(t *testing.T) {
 		if diff := cmp.Diff(want, l.handled); diff != "" {
 			t.Error(diff)
 		}
-		if l.crossed > 0 || first.peak() < 2 {
-			t.Errorf("%d times two messages with one key at once; %d messages at once", l.crossed, first.peak())
+		if l.crossed > 0 || first.Peak() < 2 {
+			t.Errorf("%d times two messages with one key at once; %d messages at once", l.crossed, first.Peak())
 		}
 	})
 }
@@ -229,17 +231,17 @@ func TestAHotKeyDoesNotHoldUpOthers(t *testing.T) {
 	const hot, messages = 10_000, 100_000
 	run := func(t *testing.T, broker *inmemory.Transport, withHot bool) (rate float64) {
 		var l ledger
-		cfg := sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(always(10*time.Millisecond))))
+		cfg := harness.Sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(always(10*time.Millisecond))))
 		cfg.Concurrency = 8
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		began, before := time.Now(), inUse()
 		for i := range messages {
 			if i%10 == 0 {
 				if withHot {
-					r.sendKeyed("hot", i/10, i/10+1)
+					sendKeyed(r, "hot", i/10, i/10+1)
 				}
 			} else {
-				r.send(placeOrder{fmt.Sprintf("%d/%d", i%1000, i)})
+				r.MustSend(harness.PlaceOrder{ID: fmt.Sprintf("%d/%d", i%1000, i)})
 			}
 		}
 		for n := 0; n < messages-hot; {
@@ -253,13 +255,13 @@ func TestAHotKeyDoesNotHoldUpOthers(t *testing.T) {
 		if withHot {
 			l.inOrder(t, "hot", hot)
 		}
-		r.end()
+		r.End()
 		t.Logf("hot %v: %.0f others per second, %d KiB in use, %d before", withHot, rate, inUse()/1024, before/1024)
 		return rate
 	}
 	var alone, beside float64
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) { alone = run(t, broker, false) })
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) { beside = run(t, broker, true) })
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) { alone = run(t, broker, false) })
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) { beside = run(t, broker, true) })
 	if beside < 0.8*alone {
 		t.Errorf("others: %.0f messages per second beside a hot key, %.0f alone", beside, alone)
 	}
@@ -274,13 +276,13 @@ func inUse() uint64 {
 }
 
 func TestAtMostFourTimesConcurrencyMessagesWaitForKeys(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var l ledger
-		cfg := sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(always(time.Second))))
+		cfg := harness.Sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(always(time.Second))))
 		cfg.Concurrency = 4
-		r := start(t, cfg)
-		r.sendKeyed("hot", 0, 100)
-		r.sendKeyed("other", 0, 1)
+		r := harness.Start(t, cfg)
+		sendKeyed(r, "hot", 0, 100)
+		sendKeyed(r, "other", 0, 1)
 		time.Sleep(500 * time.Millisecond)
 		for range 50 {
 			time.Sleep(time.Second)
@@ -299,31 +301,31 @@ func TestAtMostFourTimesConcurrencyMessagesWaitForKeys(t *testing.T) {
 
 func TestAMessageThatWaitsForAKeyReturnsAtAStop(t *testing.T) {
 	for _, drops := range []bool{false, true} { // a behavior that drops errors must not complete the message
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			var l ledger
-			cfg := sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(always(time.Second))))
+			cfg := harness.Sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(always(time.Second))))
 			cfg.Concurrency, cfg.StopTimeout = 4, time.Hour
 			if drops {
 				cfg.Pipeline.Receive.Use("drop", dropping)
 			}
-			r := start(t, cfg)
-			r.sendKeyed("a", 0, 12)
+			r := harness.Start(t, cfg)
+			sendKeyed(r, "a", 0, 12)
 			time.Sleep(500 * time.Millisecond)
 			began := time.Now()
-			r.end()
+			r.End()
 			if took := time.Since(began); took > 600*time.Millisecond {
 				t.Errorf("the stop took %v: messages that wait are released at once", took)
 			}
 			if len(l.of("a")) != 1 || len(broker.Messages("sales")) != 11 {
 				t.Fatalf("%d done, %d released", len(l.of("a")), len(broker.Messages("sales")))
 			}
-			var attempts tally
-			start(t, sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
-				attempts.add(fmt.Sprint(s.Attempt().N))
+			var attempts harness.Tally
+			harness.Start(t, harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+				attempts.Add(fmt.Sprint(s.Attempt().N))
 				return nil
 			})))
 			time.Sleep(time.Minute)
-			if diff := cmp.Diff(strings.Split(strings.Repeat("1", 11), ""), attempts.list()); diff != "" {
+			if diff := cmp.Diff(strings.Split(strings.Repeat("1", 11), ""), attempts.List()); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -339,7 +341,7 @@ func dropping(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Rec
 
 func TestALostLeaseEndsTheWaitForAKey(t *testing.T) {
 	for _, drops := range []bool{false, true} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			broker.Lease = 3 * time.Second
 			var lost atomic.Bool
 			broker.Fail = func(verb, _ string) error {
@@ -349,14 +351,14 @@ func TestALostLeaseEndsTheWaitForAKey(t *testing.T) {
 				return nil
 			}
 			var l ledger
-			cfg := sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(always(time.Second))))
+			cfg := harness.Sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(always(time.Second))))
 			cfg.Concurrency = 4
 			if drops {
 				cfg.Pipeline.Receive.Use("drop", dropping)
 			}
-			r := start(t, cfg)
+			r := harness.Start(t, cfg)
 			lost.Store(true)
-			r.sendKeyed("a", 0, 12)
+			sendKeyed(r, "a", 0, 12)
 			time.Sleep(3500 * time.Millisecond)
 			if q := r.Health().Queues[0]; q.Handling+q.Settling+q.Buffered > 12 {
 				t.Errorf("%+v", q)
@@ -387,9 +389,9 @@ func TestBadKeysFailTheirMessages(t *testing.T) {
 		"a\x00b":                 {},
 	} {
 		t.Run(fmt.Sprintf("%.5q", key), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				var done tally
-				cfg := sales(broker, endpoint.HandleInOrderBy(func(o placeOrder) string {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var done harness.Tally
+				cfg := harness.Sales(broker, endpoint.HandleInOrderBy(func(o harness.PlaceOrder) string {
 					if o.ID == "good" {
 						return key[:min(len(key), 1)] + "."
 					}
@@ -397,20 +399,20 @@ func TestBadKeysFailTheirMessages(t *testing.T) {
 						panic(errors.New("no key"))
 					}
 					return key
-				}, func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
-					done.add(o.ID)
+				}, func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
+					done.Add(o.ID)
 					return nil
 				}))
 				cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.None}
 				cfg.Concurrency = 2
-				r := start(t, cfg)
-				r.send(placeOrder{"bad"})
-				r.send(placeOrder{"good"})
+				r := harness.Start(t, cfg)
+				r.MustSend(harness.PlaceOrder{ID: "bad"})
+				r.MustSend(harness.PlaceOrder{ID: "good"})
 				time.Sleep(time.Minute)
 				failed := broker.Messages("error")
 				if test.want == "" {
-					if len(failed) != 0 || len(done.list()) != 2 {
-						t.Errorf("%d failed, handled: %v", len(failed), done.list())
+					if len(failed) != 0 || len(done.List()) != 2 {
+						t.Errorf("%d failed, handled: %v", len(failed), done.List())
 					}
 					return
 				}
@@ -418,7 +420,7 @@ func TestBadKeysFailTheirMessages(t *testing.T) {
 					!strings.Contains(failed[0].Headers.Get(header.ExceptionMessage), "TestBadKeysFailTheirMessages") && key != "panic" {
 					t.Fatalf("%d failed: %v", len(failed), failed)
 				}
-				if diff := cmp.Diff([]string{"good"}, done.list()); diff != "" {
+				if diff := cmp.Diff([]string{"good"}, done.List()); diff != "" {
 					t.Error(diff)
 				}
 			})
@@ -427,8 +429,8 @@ func TestBadKeysFailTheirMessages(t *testing.T) {
 }
 
 func TestNewRefusesAKeyFunctionThatIsNil(t *testing.T) {
-	_, err := endpoint.New(sales(&inmemory.Transport{}, endpoint.HandleInOrderBy[placeOrder](nil, placed),
-		endpoint.HandleInOrderBy[placeOrder](byKey, nil)))
+	_, err := endpoint.New(harness.Sales(&inmemory.Transport{}, endpoint.HandleInOrderBy[harness.PlaceOrder](nil, placed),
+		endpoint.HandleInOrderBy[harness.PlaceOrder](byKey, nil)))
 	for _, want := range []string{"endpoint_test.placed: HandleInOrderBy: the function for the key is nil", "a zero Handler"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New: %v, want %q", err, want)
@@ -437,24 +439,24 @@ func TestNewRefusesAKeyFunctionThatIsNil(t *testing.T) {
 }
 
 func TestKeysWithALimitOfTheType(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Lease = 10 * time.Second
 		var l ledger
-		cfg := sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(always(time.Second))))
+		cfg := harness.Sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(always(time.Second))))
 		cfg.Messages[0] = cfg.Messages[0].AtMost(2)
 		cfg.Concurrency = 8
 		cfg.Pipeline.Logical.Use("write", writing)
 		cfg.Transactions = endpoint.SendsAtomicWithReceive
-		r := start(t, cfg)
-		r.sendKeyed("a", 0, 10)
-		r.sendKeyed("b", 0, 10)
-		r.sendKeyed("c", 0, 1)
+		r := harness.Start(t, cfg)
+		sendKeyed(r, "a", 0, 10)
+		sendKeyed(r, "b", 0, 10)
+		sendKeyed(r, "c", 0, 1)
 		time.Sleep(11*time.Second + 200*time.Millisecond)
 		l.inOrder(t, "a", 10)
 		l.inOrder(t, "b", 10)
 		l.inOrder(t, "c", 1)
-		if l.all.peak() != 2 {
-			t.Errorf("%d at once, want 2: a message that waits for its key is not within the limit", l.all.peak())
+		if l.all.Peak() != 2 {
+			t.Errorf("%d at once, want 2: a message that waits for its key is not within the limit", l.all.Peak())
 		}
 	})
 }
@@ -465,20 +467,20 @@ func TestKeysWithARateLimit(t *testing.T) {
 	} {
 		for _, without := range []inmemory.Capability{0, inmemory.Delay} {
 			t.Run(fmt.Sprint(name, " without ", without), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 					broker.Without = without
 					o := &outage{takes: 50 * time.Millisecond}
 					o.down.Store(true)
 					var keys ledger
-					cfg := sales(broker, endpoint.HandleInOrderBy(byKey, func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
+					cfg := harness.Sales(broker, endpoint.HandleInOrderBy(byKey, func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
 						keys.begin(byKey(m))
 						defer keys.end(byKey(m), "")
 						return o.handle(ctx, s, m)
 					}))
 					cfg.Concurrency, cfg.Recoverability.RateLimit = 8, lasting(limit)
-					r := start(t, cfg)
+					r := harness.Start(t, cfg)
 					for i := range 100 {
-						r.send(placeOrder{fmt.Sprintf("%d/%d", i%3, i)})
+						r.MustSend(harness.PlaceOrder{ID: fmt.Sprintf("%d/%d", i%3, i)})
 					}
 					time.Sleep(10 * time.Minute)
 					o.down.Store(false)
@@ -495,10 +497,10 @@ func TestKeysWithARateLimit(t *testing.T) {
 }
 
 func TestAFailedMessageGivesItsKeyUp(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
-		cfg := sales(broker, endpoint.HandleInOrderBy(byKey, func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
-			switch n := calls.add(o.ID); {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
+		cfg := harness.Sales(broker, endpoint.HandleInOrderBy(byKey, func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
+			switch n := calls.Add(o.ID); {
 			case o.ID == "a/0" && n < 3:
 				return errNo
 			case o.ID == "a/1" && n < 3:
@@ -510,10 +512,10 @@ func TestAFailedMessageGivesItsKeyUp(t *testing.T) {
 		}))
 		cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: 1}
 		cfg.Concurrency = 4
-		r := start(t, cfg)
-		r.sendKeyed("a", 0, 5)
+		r := harness.Start(t, cfg)
+		sendKeyed(r, "a", 0, 5)
 		time.Sleep(time.Minute)
-		got := calls.list()
+		got := calls.List()
 		if diff := cmp.Diff([]string{"a/0", "a/1", "a/2", "a/3", "a/4"}, got[:5]); diff != "" || len(got) != 8 {
 			t.Errorf("%v: %s", got, diff)
 		}
@@ -521,20 +523,20 @@ func TestAFailedMessageGivesItsKeyUp(t *testing.T) {
 }
 
 func TestAConflictKeepsTheOrder(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var l ledger
-		var repeated tally
+		var repeated harness.Tally
 		handle := l.taking(always(time.Millisecond))
-		cfg := sales(broker, endpoint.HandleInOrderBy(byKey, func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
-			if repeated.add(o.ID)%3 != 0 {
+		cfg := harness.Sales(broker, endpoint.HandleInOrderBy(byKey, func(ctx context.Context, s *endpoint.Session, o harness.PlaceOrder) error {
+			if repeated.Add(o.ID)%3 != 0 {
 				return fmt.Errorf("saga: %w", transport.ErrConflict)
 			}
 			return handle(ctx, s, o)
 		}))
 		cfg.Messages[0] = cfg.Messages[0].AtMost(2)
 		cfg.Recoverability, cfg.Concurrency = once, 8
-		r := start(t, cfg)
-		r.sendKeyed("a", 0, 20)
+		r := harness.Start(t, cfg)
+		sendKeyed(r, "a", 0, 20)
 		time.Sleep(time.Minute)
 		l.inOrder(t, "a", 20)
 		if len(broker.Messages("error")) > 0 {
@@ -548,29 +550,29 @@ func TestConflictsWithoutEndUseUpNoRetry(t *testing.T) {
 		"released": 0, "as a copy": inmemory.FreeRelease,
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.Without = without
-				var calls, other tally
-				cfg := sales(broker, endpoint.HandleInOrderBy(byKey, func(_ context.Context, s *endpoint.Session, o placeOrder) error {
+				var calls, other harness.Tally
+				cfg := harness.Sales(broker, endpoint.HandleInOrderBy(byKey, func(_ context.Context, s *endpoint.Session, o harness.PlaceOrder) error {
 					if o.ID != "a/0" {
-						other.add(o.ID)
+						other.Add(o.ID)
 						return nil
 					}
-					if calls.add(fmt.Sprint(s.Attempt().N)) < 100 {
+					if calls.Add(fmt.Sprint(s.Attempt().N)) < 100 {
 						return fmt.Errorf("saga: %w", transport.ErrConflict)
 					}
 					return nil
 				}))
 				cfg.Recoverability, cfg.Concurrency = once, 2
-				r := start(t, cfg)
-				r.sendKeyed("a", 0, 3)
+				r := harness.Start(t, cfg)
+				sendKeyed(r, "a", 0, 3)
 				time.Sleep(time.Hour)
-				if n := len(calls.list()); n != 100 || len(other.list()) != 2 || len(broker.Messages("error"))+len(broker.Messages("sales")) != 0 {
-					t.Errorf("%d calls, want 100; %d others; %d in the error queue", n, len(other.list()), len(broker.Messages("error")))
+				if n := len(calls.List()); n != 100 || len(other.List()) != 2 || len(broker.Messages("error"))+len(broker.Messages("sales")) != 0 {
+					t.Errorf("%d calls, want 100; %d others; %d in the error queue", n, len(other.List()), len(broker.Messages("error")))
 				}
-				for _, attempt := range calls.list() {
+				for _, attempt := range calls.List() {
 					if attempt != "1" {
-						t.Fatalf("a conflict counts as an attempt: %v", calls.list())
+						t.Fatalf("a conflict counts as an attempt: %v", calls.List())
 					}
 				}
 			})
@@ -579,14 +581,14 @@ func TestConflictsWithoutEndUseUpNoRetry(t *testing.T) {
 }
 
 func TestKeysAfterAPause(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var l ledger
-		cfg := sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(always(10*time.Millisecond))))
+		cfg := harness.Sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(always(10*time.Millisecond))))
 		cfg.Concurrency = 4
 		cfg.Pipeline.Receive.Use("scatter", scattered)
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		for i := range 3 {
-			r.sendKeyed("a", 20*i, 20*i+20)
+			sendKeyed(r, "a", 20*i, 20*i+20)
 			time.Sleep(time.Minute)
 			if err := r.Pause(t.Context()); err != nil {
 				t.Fatal(err)
@@ -600,13 +602,14 @@ func TestKeysAfterAPause(t *testing.T) {
 	})
 }
 
-func TestAMessageWaitsForItsKeyNoLongerThanTheBrokerAllows(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// A message waits for its key no longer than the broker allows.
+func TestAWaitForAKeyEndsWithTheHoldTime(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var l ledger
-		cfg := sales(held{broker}, endpoint.HandleInOrderBy(byKey, l.taking(always(time.Minute))))
+		cfg := harness.Sales(held{broker}, endpoint.HandleInOrderBy(byKey, l.taking(always(time.Minute))))
 		cfg.Concurrency = 4
-		r := start(t, cfg)
-		r.sendKeyed("a", 0, 4)
+		r := harness.Start(t, cfg)
+		sendKeyed(r, "a", 0, 4)
 		time.Sleep(5*time.Minute + 30*time.Second)
 		if q := r.Health().Queues[0]; q.Handling+q.Settling > 4 || l.crossed > 0 {
 			t.Errorf("%+v, %d times at once", q, l.crossed)
@@ -637,12 +640,12 @@ func (c heldConn) Limits() transport.Limits {
 }
 
 func TestMessagesInQuarantineTakeKeys(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		m := &mortal{Transport: broker}
 		var l ledger
 		var deaths atomic.Int32
 		handle := l.taking(always(time.Millisecond))
-		cfg := sales(m, endpoint.HandleInOrderBy(byKey, func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+		cfg := harness.Sales(m, endpoint.HandleInOrderBy(byKey, func(ctx context.Context, s *endpoint.Session, o harness.PlaceOrder) error {
 			if o.ID == "a/0" && deaths.Add(1) < 5 {
 				return m.die()
 			}

@@ -12,43 +12,46 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-func TestSendLocalGoesToTheEndpointsOwnQueueWhateverTheRoutesSay(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var c tally
-		r := start(t, sales(broker,
-			endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
-				return s.SendLocal(ctx, shipOrder(m), endpoint.After(time.Hour))
+// SendLocal sends to the endpoint's own queue, whatever the routes are.
+func TestSendLocalIgnoresRoutes(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var c harness.Tally
+		r := harness.Start(t, harness.Sales(broker,
+			endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
+				return s.SendLocal(ctx, harness.ShipOrder(m), endpoint.After(time.Hour))
 			}),
-			heard(&c, func(m shipOrder) string { return m.ID })))
-		if err := r.SendLocal(t.Context(), placeOrder{ID: "7"}); err != nil {
+			heard(&c, func(m harness.ShipOrder) string { return m.ID })))
+		if err := r.SendLocal(t.Context(), harness.PlaceOrder{ID: "7"}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(59 * time.Minute)
-		if len(c.list()) != 0 {
+		if len(c.List()) != 0 {
 			t.Error("handled before it was due")
 		}
 		time.Sleep(2 * time.Minute)
-		if diff := cmp.Diff([]string{"7"}, c.list()); diff != "" {
+		if diff := cmp.Diff([]string{"7"}, c.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
 }
 
-func TestForwardSendsTheMessageAsItWasReceivedWithTheOthers(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// Forward sends the message as received, together with the other messages of the handler.
+func TestForwardSendsTheMessageAsReceived(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		fail := true
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
-			if err := errors.Join(s.Forward(ctx, "other"), s.Send(ctx, shipOrder(m))); err != nil || !fail {
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
+			if err := errors.Join(s.Forward(ctx, "other"), s.Send(ctx, harness.ShipOrder(m))); err != nil || !fail {
 				return err
 			}
 			fail = false
 			return errNo
 		}))
-		start(t, cfg)
+		harness.Start(t, cfg)
 		received := native("Shop.PlaceOrder", "application/json", `{"ID": "7"}`)
 		received.Headers.Set("Tenant", "acme")
 		if err := broker.Put("sales", received); err != nil {
@@ -71,12 +74,12 @@ func TestForwardSendsTheMessageAsItWasReceivedWithTheOthers(t *testing.T) {
 }
 
 func TestForwardWantsAQueue(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var got error
-		start(t, sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+		harness.Start(t, harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
 			got = s.Forward(ctx, "")
 			return nil
-		}))).send(placeOrder{})
+		}))).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		if got == nil {
 			t.Error("it went nowhere, without an error")
@@ -85,9 +88,9 @@ func TestForwardWantsAQueue(t *testing.T) {
 }
 
 func TestHeadersAreAddedTogether(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		r := start(t, sales(broker))
-		r.send(shipOrder{}, endpoint.Headers(header.New(
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		r := harness.Start(t, harness.Sales(broker))
+		r.MustSend(harness.ShipOrder{}, endpoint.Headers(header.New(
 			header.Field{Name: "Tenant", Value: "acme"}, header.Field{Name: "Region", Value: "eu"})))
 		h := broker.Messages("shipping")[0].Headers
 		if h.Get("Tenant") != "acme" || h.Get("Region") != "eu" {
@@ -97,50 +100,52 @@ func TestHeadersAreAddedTogether(t *testing.T) {
 }
 
 // instances are two processes of one endpoint, which ask a third and wait for its replies.
-func instances(t *testing.T, broker *inmemory.Transport) (a, b *running, heardBy *[2]tally) {
-	heardBy = &[2]tally{}
-	instance := func(i int) *running {
-		cfg := sales(broker, heard(&heardBy[i], func(m orderAccepted) string { return m.ID }))
+func instances(t *testing.T, broker *inmemory.Transport) (a, b *harness.Running, heardBy *[2]harness.Tally) {
+	heardBy = &[2]harness.Tally{}
+	instance := func(i int) *harness.Running {
+		cfg := harness.Sales(broker, heard(&heardBy[i], func(m harness.OrderAccepted) string { return m.ID }))
 		cfg.Instance, cfg.InstanceQueue = string(rune('a'+i)), true
-		return start(t, cfg)
+		return harness.Start(t, cfg)
 	}
 	return instance(0), instance(1), heardBy
 }
 
 func TestRepliesAndMessagesToThisInstanceReachNoOther(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		a, b, heardBy := instances(t, broker)
-		accepting := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m shipOrder) error {
-			return s.Reply(ctx, orderAccepted(m))
+		accepting := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.ShipOrder) error {
+			return s.Reply(ctx, harness.OrderAccepted(m))
 		}))
 		accepting.Name = "shipping"
-		start(t, accepting)
+		harness.Start(t, accepting)
 		for range 10 {
-			a.send(shipOrder{ID: "for a"}, endpoint.ReplyToThisInstance())
-			b.send(shipOrder{ID: "for b"}, endpoint.ReplyToThisInstance())
-			b.send(orderAccepted{ID: "for b"}, endpoint.ToThisInstance())
+			a.MustSend(harness.ShipOrder{ID: "for a"}, endpoint.ReplyToThisInstance())
+			b.MustSend(harness.ShipOrder{ID: "for b"}, endpoint.ReplyToThisInstance())
+			b.MustSend(harness.OrderAccepted{ID: "for b"}, endpoint.ToThisInstance())
 		}
 		synctest.Wait()
 		for i, want := range []string{strings.Repeat("for a,", 10), strings.Repeat("for b,", 20)} {
-			if got := strings.Join(heardBy[i].list(), ",") + ","; got != want {
+			if got := strings.Join(heardBy[i].List(), ",") + ","; got != want {
 				t.Errorf("instance %d heard %q", i, got)
 			}
 		}
 	})
 }
 
-func TestAMessageThatFailsInTheInstanceQueueGoesBackThereAndSaysSo(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
-		cfg := sales(broker, failing(&calls))
+// A message that fails in the instance queue is delayed to that queue, and its headers name
+// the queue.
+func TestAnInstanceMessageReturnsToItsInstance(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
+		cfg := harness.Sales(broker, failing(&calls))
 		cfg.Instance, cfg.InstanceQueue = "a", true
 		cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = recoverability.None, 1
-		r := start(t, cfg)
-		r.send(placeOrder{}, endpoint.ToThisInstance())
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{}, endpoint.ToThisInstance())
 		time.Sleep(time.Minute)
 		got := broker.Messages("error")
-		if len(got) != 1 || got[0].Headers.Get(header.FailedQ) != "sales-a" || len(calls.list()) != 2 {
-			t.Errorf("%d in the error queue after %d calls", len(got), len(calls.list()))
+		if len(got) != 1 || got[0].Headers.Get(header.FailedQ) != "sales-a" || len(calls.List()) != 2 {
+			t.Errorf("%d in the error queue after %d calls", len(got), len(calls.List()))
 		}
 	})
 }
@@ -151,22 +156,22 @@ func TestAnInstanceQueueHasToBeNamedAndAskedFor(t *testing.T) {
 		"has no queues":                         func(c *endpoint.Config) { c.InstanceQueue, c.SendOnly = true, true },
 		`Instance "a@b" has a character`:        func(c *endpoint.Config) { c.InstanceQueue, c.Instance = true, "a@b" },
 	} {
-		cfg := sales(&inmemory.Transport{})
+		cfg := harness.Sales(&inmemory.Transport{})
 		change(&cfg)
 		if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("New says %v, want %q", err, name)
 		}
 	}
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		r := start(t, sales(broker))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		r := harness.Start(t, harness.Sales(broker))
 		for _, opt := range []endpoint.SendOption{endpoint.ToThisInstance(), endpoint.ReplyToThisInstance()} {
-			if err := r.Send(t.Context(), placeOrder{}, opt); err == nil || !strings.Contains(err.Error(), "set Config.InstanceQueue") {
+			if err := r.Send(t.Context(), harness.PlaceOrder{}, opt); err == nil || !strings.Contains(err.Error(), "set Config.InstanceQueue") {
 				t.Errorf("Send says %v", err)
 			}
 		}
-		cfg := sales(broker)
+		cfg := harness.Sales(broker)
 		cfg.Name, cfg.SendOnly = "front", true
-		if err := start(t, cfg).SendLocal(t.Context(), placeOrder{}); err == nil || !strings.Contains(err.Error(), "SendOnly") {
+		if err := harness.Start(t, cfg).SendLocal(t.Context(), harness.PlaceOrder{}); err == nil || !strings.Contains(err.Error(), "SendOnly") {
 			t.Errorf("SendLocal says %v", err)
 		}
 	})

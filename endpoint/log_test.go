@@ -12,12 +12,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 // lines notes the log of an endpoint: level, the attribute logger and the text.
-type lines struct{ *tally }
+type lines struct{ *harness.Tally }
 
 func (lines) Enabled(context.Context, slog.Level) bool { return true }
 func (l lines) WithAttrs([]slog.Attr) slog.Handler     { return l }
@@ -30,7 +31,7 @@ func (l lines) Handle(_ context.Context, r slog.Record) error {
 		}
 		return true
 	})
-	l.add(r.Level.String() + logger + ": " + r.Message)
+	l.Add(r.Level.String() + logger + ": " + r.Message)
 	return nil
 }
 
@@ -56,20 +57,20 @@ func TestTheLogOfRetriesReadsAsInNServiceBussExample(t *testing.T) {
 			want = append(want, immediate)
 		}
 	}
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var log tally
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var log harness.Tally
 		attempts := 0
-		cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+		cfg := harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
 			attempts++
-			log.add(fmt.Sprintf("Handler - Attempt %d", attempts))
+			log.Add(fmt.Sprintf("Handler - Attempt %d", attempts))
 			return errNo
 		}))
 		cfg.Recoverability = recoverability.Config{Immediate: 3, Delayed: 2}
 		cfg.Logger = slog.New(lines{&log})
-		start(t, cfg).send(placeOrder{}, endpoint.MessageID("messageId"))
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.MessageID("messageId"))
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if diff := cmp.Diff(want, log.list()); diff != "" {
+		if diff := cmp.Diff(want, log.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -80,15 +81,15 @@ func TestTheLogTellsOfADiscardAndADeadLetter(t *testing.T) {
 		"INFO Discard: Discarding message 'm-1' because of an exception:":                                                         recoverability.Discard{Reason: "x"},
 		"ERROR DeadLetter: Moving message 'm-1' to the broker's dead-letter queue because processing failed due to an exception:": recoverability.DeadLetter{Reason: "x"},
 	} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-			var log tally
-			cfg := sales(broker, failing(&tally{}))
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			var log harness.Tally
+			cfg := harness.Sales(broker, failing(&harness.Tally{}))
 			cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action { return action }
 			cfg.Logger = slog.New(lines{&log})
-			start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
+			harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.MessageID("m-1"))
 			time.Sleep(time.Second)
 			synctest.Wait()
-			if diff := cmp.Diff([]string{want}, log.list()); diff != "" {
+			if diff := cmp.Diff([]string{want}, log.List()); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -97,33 +98,33 @@ func TestTheLogTellsOfADiscardAndADeadLetter(t *testing.T) {
 
 // The lines say what is about to be done. One that says otherwise follows when it was not.
 func TestTheLogCorrectsItselfWhenAnActionFails(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.DeadLetterer
 		broker.Fail = refusing(errNo, "error")
-		var log tally
-		cfg := sales(broker, failing(&tally{}))
+		var log harness.Tally
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = once
 		cfg.Logger = slog.New(lines{&log})
-		start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.MessageID("m-1"))
 		time.Sleep(400 * time.Millisecond)
 		synctest.Wait()
 		want := []string{
 			"ERROR MoveToError: Moving message 'm-1' to the error queue 'error' because processing failed due to an exception:",
 			"ERROR: a failed message could not be settled: it is requeued",
 		}
-		if diff := cmp.Diff(want, log.list()); diff != "" {
+		if diff := cmp.Diff(want, log.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
 }
 
 func TestALogLineNamesTypeAttemptAndError(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var log lockedBuffer
-		cfg := sales(broker, failing(&tally{}))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var log harness.Log
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = once
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		time.Sleep(time.Second)
 		synctest.Wait()
 		for _, want := range []string{" type=Shop.PlaceOrder ", " attempt=1 ", " delayed=0 ", ": the bank says no\""} {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -27,19 +28,19 @@ var completions = map[string]func(*endpoint.Config, *inmemory.Transport){
 }
 
 // beginning returns a handler that begins a transaction where there is one, and sends.
-func beginning(calls *tally) endpoint.Handler {
-	return endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
-		calls.add(fmt.Sprint(s.Attempt().N))
+func beginning(calls *harness.Tally) endpoint.Handler {
+	return endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+		calls.Add(fmt.Sprint(s.Attempt().N))
 		_ = inmemory.OnCommit(ctx, s, func() {}) // fails in other modes
-		return s.Send(ctx, shipOrder{})
+		return s.Send(ctx, harness.ShipOrder{})
 	})
 }
 
 // With the right to send to a queue, and not to look at it, the acknowledgement is sent.
-func TestAQueueThatCannotBeInspectedIsSentTheAcknowledgement(t *testing.T) {
+func TestAnAcknowledgementNeedsNoInspection(t *testing.T) {
 	for name, change := range completions {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.CreateQueues("acks")
 				broker.Fail = func(verb, object string) error {
 					if verb == "Inspect" && object == "acks" {
@@ -47,15 +48,15 @@ func TestAQueueThatCannotBeInspectedIsSentTheAcknowledgement(t *testing.T) {
 					}
 					return nil
 				}
-				var calls tally
-				cfg := sales(broker, beginning(&calls))
+				var calls harness.Tally
+				cfg := harness.Sales(broker, beginning(&calls))
 				cfg.AuditQueue = "audit"
 				change(&cfg, broker)
-				start(t, cfg).send(placeOrder{}, returned()...)
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, returned()...)
 				synctest.Wait()
 				audited := broker.Messages("audit")
-				if len(broker.Messages("acks")) != 1 || len(audited) != 1 || audited[0].Headers.Get(header.RetryAcknowledged) == "" || len(calls.list()) != 1 {
-					t.Errorf("%d acknowledgements, audited %v, calls %q", len(broker.Messages("acks")), audited, calls.list())
+				if len(broker.Messages("acks")) != 1 || len(audited) != 1 || audited[0].Headers.Get(header.RetryAcknowledged) == "" || len(calls.List()) != 1 {
+					t.Errorf("%d acknowledgements, audited %v, calls %q", len(broker.Messages("acks")), audited, calls.List())
 				}
 			})
 		})
@@ -63,10 +64,10 @@ func TestAQueueThatCannotBeInspectedIsSentTheAcknowledgement(t *testing.T) {
 }
 
 // A message that was handled does not fail for the acknowledgement, and the audit copy says that none was sent.
-func TestAMessageDoesNotFailBecauseTheQueueForItsAcknowledgementIsMissing(t *testing.T) {
+func TestAMissingAcknowledgementQueueFailsNothing(t *testing.T) {
 	for name, change := range completions {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.Fail = func(verb, object string) error {
 					switch {
 					case object != "acks":
@@ -76,17 +77,17 @@ func TestAMessageDoesNotFailBecauseTheQueueForItsAcknowledgementIsMissing(t *tes
 					}
 					return fmt.Errorf("queue %q: %w", object, transport.ErrNoQueue)
 				}
-				var calls tally
-				cfg := sales(broker, beginning(&calls))
+				var calls harness.Tally
+				cfg := harness.Sales(broker, beginning(&calls))
 				cfg.AuditQueue, cfg.Recoverability = "audit", once
 				change(&cfg, broker)
-				start(t, cfg).send(placeOrder{}, returned()...)
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, returned()...)
 				time.Sleep(time.Minute)
 				want := 1
 				if name == "transaction" { // it was over, and the attempt is repeated, without a retry
 					want = 2
 				}
-				if all := calls.list(); len(all) != want || count(all, "1") != want {
+				if all := calls.List(); len(all) != want || count(all, "1") != want {
 					t.Errorf("handled at attempts %q", all)
 				}
 				audited := broker.Messages("audit")
@@ -103,20 +104,21 @@ func TestAMessageDoesNotFailBecauseTheQueueForItsAcknowledgementIsMissing(t *tes
 
 // partly sends to a queue that exists, and to one that does not.
 func partly() endpoint.Handler {
-	return endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
-		return errors.Join(s.Send(ctx, shipOrder{}), s.Send(ctx, shipOrder{}, endpoint.To("nowhere")))
+	return endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+		return errors.Join(s.Send(ctx, harness.ShipOrder{}), s.Send(ctx, harness.ShipOrder{}, endpoint.To("nowhere")))
 	})
 }
 
-func TestAnAttemptThatSentOnlyAPartIsNeitherAuditedNorAcknowledged(t *testing.T) {
+// An attempt that sent only a part of its messages is neither audited nor acknowledged.
+func TestAPartlySentAttemptIsNotAudited(t *testing.T) {
 	for name, change := range completions {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.CreateQueues("acks")
-				cfg := sales(broker, partly())
+				cfg := harness.Sales(broker, partly())
 				cfg.AuditQueue, cfg.Recoverability = "audit", once
 				change(&cfg, broker)
-				start(t, cfg).send(placeOrder{}, returned()...)
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, returned()...)
 				synctest.Wait()
 				if n := len(broker.Messages("audit")) + len(broker.Messages("acks")); n != 0 {
 					t.Errorf("%d copies and acknowledgements of an attempt that failed", n)
@@ -163,8 +165,8 @@ func (c *countedConn) Dispatch(ctx context.Context, ops []transport.Operation) (
 }
 
 // The order costs a call only where there is something to put in order.
-func TestOnlyAnAuditCopyBehindOtherMessagesCostsAnotherCall(t *testing.T) {
-	silent := endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return nil })
+func TestAnAuditCopyRarelyCostsACall(t *testing.T) {
+	silent := endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error { return nil })
 	for name, test := range map[string]struct {
 		handler endpoint.Handler
 		audit   string
@@ -178,12 +180,12 @@ func TestOnlyAnAuditCopyBehindOtherMessagesCostsAnotherCall(t *testing.T) {
 		"messages and a copy, as a unit": {shipping(), "audit", 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.Without = test.without
 				counted := &dispatches{Transport: broker}
-				cfg := sales(counted, test.handler)
+				cfg := harness.Sales(counted, test.handler)
 				cfg.AuditQueue = test.audit
-				start(t, cfg)
+				harness.Start(t, cfg)
 				if err := broker.Put("sales", native("Shop.PlaceOrder", "application/json", `{}`)); err != nil {
 					t.Fatal(err)
 				}
@@ -200,8 +202,8 @@ func TestOnlyAnAuditCopyBehindOtherMessagesCostsAnotherCall(t *testing.T) {
 }
 
 // Nothing is lost when the copy is refused after the others were sent: the message is handled again.
-func TestAMessageWhoseAuditCopyIsRefusedAfterwardsIsHandledAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+func TestARefusedAuditCopyRepeatsTheMessage(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.Completer | inmemory.Transactor
 		var refusals atomic.Int32
 		broker.Fail = func(verb, object string) error {
@@ -210,22 +212,22 @@ func TestAMessageWhoseAuditCopyIsRefusedAfterwardsIsHandledAgain(t *testing.T) {
 			}
 			return nil
 		}
-		var told tally
-		cfg := sales(broker, shipping())
+		var told harness.Tally
+		cfg := harness.Sales(broker, shipping())
 		cfg.AuditQueue, cfg.Notify = "audit", telling(&told)
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
-		if len(broker.Messages("audit")) != 1 || len(broker.Messages("shipping")) != 2 || len(told.list()) != 1 {
-			t.Errorf("%d audited, %d sent, told %q", len(broker.Messages("audit")), len(broker.Messages("shipping")), told.list())
+		if len(broker.Messages("audit")) != 1 || len(broker.Messages("shipping")) != 2 || len(told.List()) != 1 {
+			t.Errorf("%d audited, %d sent, told %q", len(broker.Messages("audit")), len(broker.Messages("shipping")), told.List())
 		}
 	})
 }
 
 // The messages and writes of Config.OnFinalFailure are not lost for an acknowledgement that has no queue.
-func TestADiscardWhoseAcknowledgementHasNoQueueSendsWhatItHasToSend(t *testing.T) {
+func TestADiscardWithoutAnAcknowledgementQueueSends(t *testing.T) {
 	for name, change := range completions {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.Fail = func(verb, object string) error {
 					switch {
 					case object != "acks":
@@ -235,17 +237,17 @@ func TestADiscardWhoseAcknowledgementHasNoQueueSendsWhatItHasToSend(t *testing.T
 					}
 					return fmt.Errorf("queue %q: %w", object, transport.ErrNoQueue)
 				}
-				cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+				cfg := harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
 					return errors.New("no")
 				}))
 				cfg.Recoverability = once
 				cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action { return recoverability.Discard{Reason: "test"} }
 				cfg.OnFinalFailure = func(ctx context.Context, s *endpoint.Session, _ recoverability.Failure) error {
 					_ = inmemory.OnCommit(ctx, s, func() {}) // fails in other modes
-					return s.Send(ctx, shipOrder{})
+					return s.Send(ctx, harness.ShipOrder{})
 				}
 				change(&cfg, broker)
-				start(t, cfg).send(placeOrder{}, returned()...)
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, returned()...)
 				time.Sleep(time.Hour)
 				if sent, failed := len(broker.Messages("shipping")), len(broker.Messages("error")); sent != 1 || failed != 0 {
 					t.Errorf("%d sent, %d failed", sent, failed)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -19,11 +20,11 @@ func TestASlowNotifyFunctionHoldsUpNoMessage(t *testing.T) {
 	for _, concurrency := range []int{1, 2, 8} {
 		for _, limit := range []int{0, 3} {
 			t.Run(fmt.Sprint(concurrency, " limit ", limit), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 					const bad = 30
-					var told, handled tally
-					cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
-						handled.add(o.ID)
+					var told, handled harness.Tally
+					cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
+						handled.Add(o.ID)
 						if o.ID != "good" {
 							return errNo
 						}
@@ -36,19 +37,19 @@ func TestASlowNotifyFunctionHoldsUpNoMessage(t *testing.T) {
 						messages, notifications = limit, limit+2 // that the limit begins and ends
 					}
 					cfg.Notify = append(telling(&told), func(context.Context, endpoint.Notification) { time.Sleep(9 * time.Second) })
-					r := start(t, cfg)
+					r := harness.Start(t, cfg)
 					for n := range messages {
-						r.send(placeOrder{ID: fmt.Sprint("bad-", n)})
+						r.MustSend(harness.PlaceOrder{ID: fmt.Sprint("bad-", n)})
 					}
 					synctest.Wait() // with Concurrency 1 the functions run by now
-					r.send(placeOrder{ID: "good"})
+					r.MustSend(harness.PlaceOrder{ID: "good"})
 					time.Sleep(time.Second)
 					synctest.Wait()
-					if got := handled.list(); len(got) != messages+1 {
+					if got := handled.List(); len(got) != messages+1 {
 						t.Errorf("%d messages are handled within a second, want %d", len(got), messages+1)
 					}
-					r.end()
-					if n := len(told.list()); n != notifications {
+					r.End()
+					if n := len(told.List()); n != notifications {
 						t.Errorf("%d notifications were told when Run returned, want %d", n, notifications)
 					}
 				})
@@ -59,24 +60,24 @@ func TestASlowNotifyFunctionHoldsUpNoMessage(t *testing.T) {
 
 // Functions that cannot keep up slow the endpoint down; none is left out, and those of one message keep their order.
 func TestASlowNotifyFunctionMissesNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		const bad = 300
-		var told tally
-		cfg := sales(broker, failing(&tally{}))
+		var told harness.Tally
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Concurrency = 1
 		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.None}
 		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) {
 			time.Sleep(time.Second)
-			told.add(n.Failure.MessageID + " " + string(n.Kind))
+			told.Add(n.Failure.MessageID + " " + string(n.Kind))
 		})
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		for n := range bad {
-			r.send(placeOrder{}, endpoint.MessageID(fmt.Sprint(n)))
+			r.MustSend(harness.PlaceOrder{}, endpoint.MessageID(fmt.Sprint(n)))
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		order := map[string][]string{}
-		for _, line := range told.list() {
+		for _, line := range told.List() {
 			var id, kind string
 			if _, err := fmt.Sscan(line, &id, &kind); err != nil {
 				t.Fatal(err)

@@ -14,13 +14,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 // telling notes what a Notify function is told, as one line each.
-func telling(told *tally) []func(context.Context, endpoint.Notification) {
+func telling(told *harness.Tally) []func(context.Context, endpoint.Notification) {
 	return []func(context.Context, endpoint.Notification){
 		func(_ context.Context, n endpoint.Notification) {
 			line := string(n.Kind)
@@ -33,53 +34,54 @@ func telling(told *tally) []func(context.Context, endpoint.Notification) {
 			if n.To != "" {
 				line += " to " + n.To
 			}
-			told.add(line)
+			told.Add(line)
 		},
 	}
 }
 
-func TestNotificationsCountFromOneAndTellWhereTheMessageIs(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var told tally
-		cfg := sales(broker, failing(&tally{}))
+// Notifications count attempts from one, and name the queue that has the message.
+func TestNotificationsCountFromOneAndNameTheQueue(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var told harness.Tally
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: 1}
 		cfg.Notify = telling(&told)
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		time.Sleep(time.Hour)
 		want := []string{
 			"immediate_retry #1", "immediate_retry #2", "delayed_retry #1 to sales",
 			"immediate_retry #1", "immediate_retry #2", "moved_to_error to error",
 		}
-		if diff := cmp.Diff(want, told.list()); diff != "" {
+		if diff := cmp.Diff(want, told.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
 }
 
 // The message is through before the first function has returned, also when it never does.
-func TestASlowNotifyFunctionIsToldInOrderAndHoldsNoMessageUp(t *testing.T) {
+func TestASlowNotifyIsCalledInOrder(t *testing.T) {
 	for name, test := range map[string]struct{ first, all time.Duration }{
 		"slow":  {3 * time.Second, 4 * time.Second},
 		"hangs": {time.Minute, 11 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				var told tally
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var told harness.Tally
 				var begun atomic.Int32
-				cfg := sales(broker, failing(&tally{}))
+				cfg := harness.Sales(broker, failing(&harness.Tally{}))
 				cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.None}
 				cfg.Notify = append(telling(&told), func(context.Context, endpoint.Notification) {
 					if begun.Add(1) == 1 {
 						time.Sleep(test.first)
 					}
 				})
-				start(t, cfg).send(placeOrder{})
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 				time.Sleep(time.Second)
 				if n, first := len(broker.Messages("error")), begun.Load(); n != 1 || first != 1 {
 					t.Errorf("%d messages in the error queue, told of %d", n, first)
 				}
 				time.Sleep(test.all - time.Second)
-				got := told.list()
+				got := told.List()
 				time.Sleep(time.Minute)
 				if name == "hangs" { // what waited in vain is told at once
 					slices.Sort(got)
@@ -92,15 +94,16 @@ func TestASlowNotifyFunctionIsToldInOrderAndHoldsNoMessageUp(t *testing.T) {
 	}
 }
 
-func TestANotificationHoldsTheMessageItsErrorAndWhatWasDone(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// A notification has the message, the error and the action that was carried out.
+func TestANotificationHasMessageErrorAndAction(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var got endpoint.Notification
-		cfg := sales(broker, failing(&tally{}))
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action {
 			return recoverability.Discard{Reason: "too old"}
 		}
 		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) { got = n })
-		start(t, cfg).send(placeOrder{ID: "7"}, endpoint.MessageID("m-1"))
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{ID: "7"}, endpoint.MessageID("m-1"))
 		synctest.Wait()
 		if got.Kind != endpoint.Discarded || got.Action != (recoverability.Discard{Reason: "too old"}) {
 			t.Errorf("told of %v: %v", got.Kind, got.Action)
@@ -118,7 +121,7 @@ func TestANotificationHoldsTheMessageItsErrorAndWhatWasDone(t *testing.T) {
 func TestWhatWasNotCarriedOutIsNotTold(t *testing.T) {
 	for name, fail := range map[string]error{"refused": errNo, "lost when settled": transport.ErrLeaseLost, "lease lost": nil} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				if fail == nil {
 					broker.Lease = time.Second
 				}
@@ -131,8 +134,8 @@ func TestWhatWasNotCarriedOutIsNotTold(t *testing.T) {
 					}
 					return nil
 				}
-				var told tally
-				cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+				var told harness.Tally
+				cfg := harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
 					if fail == nil {
 						time.Sleep(2 * time.Second)
 					}
@@ -141,12 +144,12 @@ func TestWhatWasNotCarriedOutIsNotTold(t *testing.T) {
 				cfg.Recoverability = once
 				cfg.Recoverability.Quarantine.After = recoverability.None // a lost lease counts
 				cfg.Notify = telling(&told)
-				r := start(t, cfg)
-				r.send(placeOrder{})
+				r := harness.Start(t, cfg)
+				r.MustSend(harness.PlaceOrder{})
 				time.Sleep(10 * time.Second)
-				for _, line := range told.list() {
+				for _, line := range told.List() {
 					if strings.HasPrefix(line, "moved") {
-						t.Errorf("told %q", told.list())
+						t.Errorf("told %q", told.List())
 					}
 				}
 			})
@@ -155,11 +158,11 @@ func TestWhatWasNotCarriedOutIsNotTold(t *testing.T) {
 }
 
 func TestANotifyFunctionThatPanicsOrHangsHarmsNobody(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var log lockedBuffer
-		var told tally
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var log harness.Log
+		var told harness.Tally
 		release := make(chan struct{})
-		cfg := sales(broker, failing(&tally{}))
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = once
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		cfg.Notify = []func(context.Context, endpoint.Notification){
@@ -167,18 +170,18 @@ func TestANotifyFunctionThatPanicsOrHangsHarmsNobody(t *testing.T) {
 			telling(&told)[0],
 			func(context.Context, endpoint.Notification) { <-release },
 		}
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		const messages = 150
 		for range messages {
-			r.send(placeOrder{})
+			r.MustSend(harness.PlaceOrder{})
 		}
 		time.Sleep(time.Hour)
 		if got := len(broker.Messages("error")); got != messages {
 			t.Errorf("%d of %d messages are in the error queue", got, messages)
 		}
-		r.end()
+		r.End()
 		close(release)
-		if got := len(told.list()); got != 100 {
+		if got := len(told.List()); got != 100 {
 			t.Errorf("%d notifications were told, want 100: then too many functions hang", got)
 		}
 		for _, want := range []string{"a function of Config.Notify panicked", "has not returned", "do not return"} {
@@ -190,7 +193,7 @@ func TestANotifyFunctionThatPanicsOrHangsHarmsNobody(t *testing.T) {
 }
 
 func TestANilNotifyFunctionIsAnError(t *testing.T) {
-	cfg := sales(&inmemory.Transport{})
+	cfg := harness.Sales(&inmemory.Transport{})
 	cfg.Notify = append(cfg.Notify, nil)
 	if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), "Notify[0] is nil") {
 		t.Errorf("New: %v", err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/serialization"
@@ -108,12 +109,12 @@ func TestCopiesAreOfTheMessageAsItCame(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error { return handle(ctx, s) }))
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error { return handle(ctx, s) }))
 				cfg.AuditQueue = "audit"
 				cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: 1}
 				change(&cfg)
-				r := start(t, cfg)
+				r := harness.Start(t, cfg)
 				h := header.New(
 					header.Field{Name: header.EnclosedMessageTypes, Value: "Shop.PlaceOrder"}, header.Field{Name: "Colour", Value: "red"},
 					header.Field{Name: "Taste", Value: "sweet"}, header.Field{Name: header.MessageID, Value: "m-1"},
@@ -130,7 +131,7 @@ func TestCopiesAreOfTheMessageAsItCame(t *testing.T) {
 					time.Sleep(time.Minute)
 					synctest.Wait()
 				}
-				r.end()
+				r.End()
 				for _, queue := range []string{"error", "audit", "other"} {
 					got := broker.Messages(queue)
 					if len(got) != 1 {
@@ -147,23 +148,23 @@ func TestCopiesAreOfTheMessageAsItCame(t *testing.T) {
 }
 
 // Each attempt sees the message as it came, too.
-func TestAnAttemptSeesNothingOfWhatAnotherDidToTheMessage(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var seen tally
-		cfg := sales(broker, failing(&tally{}))
+func TestAttemptsShareNoChangesOfTheMessage(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var seen harness.Tally
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: 1}
 		cfg.Pipeline.Receive.Use("scribble", func(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
 			return func(ctx context.Context, r *pipeline.Receive) error {
-				seen.add(string(r.Body) + r.Message.Headers.Get("Scribbled"))
+				seen.Add(string(r.Body) + r.Message.Headers.Get("Scribbled"))
 				err := next(ctx, r)
 				scribble(r.Message, &r.Headers, r.Body)
 				return err
 			}
 		})
-		start(t, cfg).send(placeOrder{ID: "7"})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{ID: "7"})
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		got := seen.list()
+		got := seen.List()
 		if len(got) != 6 {
 			t.Errorf("%d attempts, want 6", len(got))
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -19,7 +20,7 @@ func TestAMoveToAnOwnQueueGoesToTheErrorQueue(t *testing.T) {
 	for _, to := range []string{"sales", "sales-a", "sales.quarantine", "sales.dead"} {
 		for _, from := range []string{"sales", "sales-a"} {
 			t.Run(from+" to "+to, func(t *testing.T) {
-				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 					broker.CreateQueues("sales.dead")
 					broker.Satellites = []transport.Satellite{{
 						Queue: "sales.dead",
@@ -27,9 +28,9 @@ func TestAMoveToAnOwnQueueGoesToTheErrorQueue(t *testing.T) {
 							return []transport.Operation{{Message: m, Queue: "sales"}}, nil
 						},
 					}}
-					var calls, told tally
-					cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
-						calls.add(o.ID)
+					var calls, told harness.Tally
+					cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
+						calls.Add(o.ID)
 						time.Sleep(10 * time.Millisecond)
 						return errNo
 					}))
@@ -38,17 +39,17 @@ func TestAMoveToAnOwnQueueGoesToTheErrorQueue(t *testing.T) {
 					cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action {
 						return recoverability.MoveToError{Queue: to}
 					}
-					start(t, cfg).send(placeOrder{ID: "m"}, endpoint.To(from))
+					harness.Start(t, cfg).MustSend(harness.PlaceOrder{ID: "m"}, endpoint.To(from))
 					time.Sleep(time.Minute)
 					synctest.Wait()
-					if n := len(calls.list()); n != 1 {
+					if n := len(calls.List()); n != 1 {
 						t.Errorf("handled %d times, want once", n)
 					}
 					if n := len(broker.Messages("error")); n != 1 {
 						t.Errorf("%d messages are in the error queue, want 1", n)
 					}
 					want := []string{"fallback_taken move_to_error", "moved_to_error to error"}
-					if diff := cmp.Diff(want, told.list()); diff != "" {
+					if diff := cmp.Diff(want, told.List()); diff != "" {
 						t.Error(diff)
 					}
 				})

@@ -15,33 +15,35 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-func TestAPausedEndpointHandlesNothingAndSendsAllTheSame(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// A paused endpoint handles no message, and sends messages nevertheless.
+func TestAPausedEndpointSends(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Lease = 10 * time.Second
-		var done tally
-		cfg := sales(broker, working[placeOrder](&done))
+		var done harness.Tally
+		cfg := harness.Sales(broker, working[harness.PlaceOrder](&done))
 		cfg.Concurrency = 2
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		for range 10 {
-			r.send(placeOrder{})
+			r.MustSend(harness.PlaceOrder{})
 		}
 		time.Sleep(500 * time.Millisecond)
 		began := time.Now()
 		if err := r.Pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(began); took != 500*time.Millisecond || len(done.list()) != 2 {
-			t.Errorf("paused after %v with %d handled, want the two that were being handled to finish", took, len(done.list()))
+		if took := time.Since(began); took != 500*time.Millisecond || len(done.List()) != 2 {
+			t.Errorf("paused after %v with %d handled, want the two that were being handled to finish", took, len(done.List()))
 		}
 		if left := broker.Messages("sales"); len(left) != 8 {
 			t.Errorf("%d messages are back in the queue, want 8", len(left))
 		}
 		for range 2 {
-			r.send(placeOrder{})
+			r.MustSend(harness.PlaceOrder{})
 		}
 		want := endpoint.Health{
 			Endpoint: "sales", Live: true, Reasons: []string{`receiving from "sales" is paused`},
@@ -51,7 +53,7 @@ func TestAPausedEndpointHandlesNothingAndSendsAllTheSame(t *testing.T) {
 			t.Error(diff)
 		}
 		time.Sleep(time.Hour)
-		if n := len(done.list()); n != 2 {
+		if n := len(done.List()); n != 2 {
 			t.Errorf("%d were handled during the pause", n-2)
 		}
 		if err := r.Resume(t.Context()); err != nil {
@@ -61,41 +63,41 @@ func TestAPausedEndpointHandlesNothingAndSendsAllTheSame(t *testing.T) {
 			t.Errorf("afterwards: %+v", h)
 		}
 		time.Sleep(time.Minute)
-		if n := len(done.list()); n != 12 {
+		if n := len(done.List()); n != 12 {
 			t.Errorf("%d were handled, want all 12", n)
 		}
 	})
 }
 
 func TestPausingAndResumingTwiceIsNoMoreThanOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var done tally
-		r := start(t, sales(broker, working[placeOrder](&done)))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var done harness.Tally
+		r := harness.Start(t, harness.Sales(broker, working[harness.PlaceOrder](&done)))
 		for _, act := range []func(context.Context, ...string) error{r.Resume, r.Pause, r.Pause, r.Resume, r.Resume} {
 			if err := act(t.Context()); err != nil {
 				t.Error(err)
 			}
 		}
-		r.send(placeOrder{})
+		r.MustSend(harness.PlaceOrder{})
 		time.Sleep(time.Minute)
-		if n := len(done.list()); n != 1 {
+		if n := len(done.List()); n != 1 {
 			t.Errorf("%d handled", n)
 		}
 	})
 }
 
 func TestPauseCutsHandlersLikeAStopAndCountsNoAttempt(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var attempts tally
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
-			if attempts.add(fmt.Sprint(s.Attempt().N)) == 1 {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var attempts harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+			if attempts.Add(fmt.Sprint(s.Attempt().N)) == 1 {
 				<-ctx.Done()
 			}
 			return ctx.Err()
 		}))
 		cfg.StopTimeout = 5 * time.Second
-		r := start(t, cfg)
-		r.send(placeOrder{})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -113,52 +115,53 @@ func TestPauseCutsHandlersLikeAStopAndCountsNoAttempt(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if diff := cmp.Diff([]string{"1", "1"}, attempts.list()); diff != "" {
+		if diff := cmp.Diff([]string{"1", "1"}, attempts.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
 }
 
-func TestPauseIsOfTheNamedQueuesAndLeavesSatellitesAlone(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var relayed, done tally
+// Pause stops the named queues only, and leaves satellites running.
+func TestPauseLeavesSatellitesRunning(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var relayed, done harness.Tally
 		broker.CreateQueues("dead")
 		broker.Satellites = []transport.Satellite{{Queue: "dead", Handle: func(context.Context, *transport.Message) ([]transport.Operation, error) {
-			relayed.add("")
+			relayed.Add("")
 			return nil, nil
 		}}}
-		cfg := sales(broker, working[placeOrder](&done))
+		cfg := harness.Sales(broker, working[harness.PlaceOrder](&done))
 		cfg.Instance, cfg.InstanceQueue = "one", true
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		if err := r.Pause(t.Context(), "nowhere"); err == nil || !strings.Contains(err.Error(), `"nowhere"`) {
 			t.Errorf("a pause of an unknown queue: %v", err)
 		}
 		if err := r.Pause(t.Context(), "sales"); err != nil {
 			t.Fatal(err)
 		}
-		r.send(placeOrder{})
-		r.send(placeOrder{}, endpoint.ToThisInstance())
+		r.MustSend(harness.PlaceOrder{})
+		r.MustSend(harness.PlaceOrder{}, endpoint.ToThisInstance())
 		if err := broker.Put("dead", &transport.Message{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if len(done.list()) != 1 || len(relayed.list()) != 1 {
-			t.Errorf("%d handled and %d relayed, want the instance's message and the satellite's", len(done.list()), len(relayed.list()))
+		if len(done.List()) != 1 || len(relayed.List()) != 1 {
+			t.Errorf("%d handled and %d relayed, want the instance's message and the satellite's", len(done.List()), len(relayed.List()))
 		}
 		if err := r.Resume(t.Context(), "sales"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if len(done.list()) != 2 {
-			t.Errorf("%d handled", len(done.list()))
+		if len(done.List()) != 2 {
+			t.Errorf("%d handled", len(done.List()))
 		}
 	})
 }
 
 func TestPauseNeedsARunningEndpoint(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		wait := make(chan struct{})
-		e, err := endpoint.New(sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+		e, err := endpoint.New(harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
 			<-wait
 			return nil
 		})))
@@ -174,30 +177,30 @@ func TestPauseNeedsARunningEndpoint(t *testing.T) {
 			}
 		}
 		refused("before Run")
-		r := run(t, e)
+		r := harness.Run(t, e)
 		for _, n := range []int{0, math.MaxInt} {
 			if err := r.SetConcurrency(n); err == nil {
 				t.Errorf("a concurrency of %d is taken", n)
 			}
 		}
-		r.send(placeOrder{})
+		r.MustSend(harness.PlaceOrder{})
 		synctest.Wait()
-		r.stop()
+		r.Stop()
 		synctest.Wait()
 		if err := e.Pause(t.Context()); !errors.Is(err, endpoint.ErrNotRunning) {
 			t.Errorf("while stopping: %v", err)
 		}
 		close(wait)
-		r.end()
+		r.End()
 		refused("after Run")
 	})
 }
 
 func TestAPausedEndpointStopsAndOneThatPausesToo(t *testing.T) {
 	for _, paused := range []bool{true, false} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-			r := start(t, sales(broker, working[placeOrder](&tally{})))
-			r.send(placeOrder{})
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			r := harness.Start(t, harness.Sales(broker, working[harness.PlaceOrder](&harness.Tally{})))
+			r.MustSend(harness.PlaceOrder{})
 			synctest.Wait()
 			if paused {
 				if err := r.Pause(t.Context()); err != nil {
@@ -207,13 +210,13 @@ func TestAPausedEndpointStopsAndOneThatPausesToo(t *testing.T) {
 				go func() { _ = r.Pause(t.Context()) }()
 				synctest.Wait()
 			}
-			r.end()
+			r.End()
 		})
 	}
 }
 
 func TestAQueueThatCannotBeReceivedFromStaysPaused(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var broken atomic.Bool
 		broker.Fail = func(verb, _ string) error {
 			if verb == "OpenReceiver" && broken.Load() {
@@ -221,8 +224,8 @@ func TestAQueueThatCannotBeReceivedFromStaysPaused(t *testing.T) {
 			}
 			return nil
 		}
-		var done tally
-		r := start(t, sales(broker, working[placeOrder](&done)))
+		var done harness.Tally
+		r := harness.Start(t, harness.Sales(broker, working[harness.PlaceOrder](&done)))
 		if err := r.Pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -237,30 +240,30 @@ func TestAQueueThatCannotBeReceivedFromStaysPaused(t *testing.T) {
 		if err := r.Resume(t.Context()); err != nil {
 			t.Error(err)
 		}
-		r.send(placeOrder{})
+		r.MustSend(harness.PlaceOrder{})
 		time.Sleep(time.Minute)
-		if len(done.list()) != 1 {
-			t.Errorf("%d handled", len(done.list()))
+		if len(done.List()) != 1 {
+			t.Errorf("%d handled", len(done.List()))
 		}
 	})
 }
 
 func TestConcurrencyChangesWhileRunningAndOverAPause(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var done tally
-		var all gauge
-		cfg := sales(broker, working[placeOrder](&done, &all))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var done harness.Tally
+		var all harness.Gauge
+		cfg := harness.Sales(broker, working[harness.PlaceOrder](&done, &all))
 		cfg.Concurrency = 2
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		for range 200 {
-			r.send(placeOrder{})
+			r.MustSend(harness.PlaceOrder{})
 		}
 		pace := func(want int) {
 			t.Helper()
 			time.Sleep(3*time.Second + time.Millisecond) // what ran before has ended
-			before := len(done.list())
+			before := len(done.List())
 			time.Sleep(time.Second)
-			if n := len(done.list()) - before; n != want {
+			if n := len(done.List()) - before; n != want {
 				t.Errorf("%d handled in a second, want %d", n, want)
 			}
 		}
@@ -285,18 +288,18 @@ func TestConcurrencyChangesWhileRunningAndOverAPause(t *testing.T) {
 }
 
 func TestPausesAtWillLoseAndDoubleNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Lease = 10 * time.Second
-		var done tally
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m placeOrder) error {
+		var done harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m harness.PlaceOrder) error {
 			time.Sleep(100 * time.Millisecond)
-			done.add(m.ID)
+			done.Add(m.ID)
 			return nil
 		}))
 		cfg.Concurrency = 4
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		for n := range 500 {
-			r.send(placeOrder{ID: fmt.Sprint(n)})
+			r.MustSend(harness.PlaceOrder{ID: fmt.Sprint(n)})
 		}
 		var all sync.WaitGroup
 		for k := range 8 {
@@ -324,11 +327,11 @@ func TestPausesAtWillLoseAndDoubleNothing(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		seen := map[string]int{}
-		for _, id := range done.list() {
+		for _, id := range done.List() {
 			seen[id]++
 		}
-		if len(seen) != 500 || len(done.list()) != 500 {
-			t.Errorf("%d messages handled %d times, want 500 once each", len(seen), len(done.list()))
+		if len(seen) != 500 || len(done.List()) != 500 {
+			t.Errorf("%d messages handled %d times, want 500 once each", len(seen), len(done.List()))
 		}
 	})
 }

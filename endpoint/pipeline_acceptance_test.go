@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -20,12 +21,12 @@ import (
 
 func TestCopiesOfAMessageStayInItsConversation(t *testing.T) {
 	for queue, handler := range map[string]endpoint.Handler{
-		"audit": heard(&tally{}, func(placeOrder) string { return "" }), "error": failing(&tally{}),
+		"audit": heard(&harness.Tally{}, func(harness.PlaceOrder) string { return "" }), "error": failing(&harness.Tally{}),
 	} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-			cfg := sales(broker, handler)
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			cfg := harness.Sales(broker, handler)
 			cfg.AuditQueue, cfg.Recoverability = "audit", once
-			start(t, cfg).send(placeOrder{}, endpoint.Header(header.ConversationID, "c-1"), endpoint.Header(header.RelatedTo, "m-0"))
+			harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.Header(header.ConversationID, "c-1"), endpoint.Header(header.RelatedTo, "m-0"))
 			synctest.Wait()
 			got := broker.Messages(queue)
 			if len(got) != 1 || got[0].Headers.Get(header.ConversationID) != "c-1" || got[0].Headers.Get(header.RelatedTo) != "m-0" {
@@ -37,29 +38,29 @@ func TestCopiesOfAMessageStayInItsConversation(t *testing.T) {
 
 // What NServiceBus has in a scope or in a bag is in the context: one per message.
 func TestWhatABehaviorPutsInTheContextIsOfOneMessage(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		type unit struct{}
 		handler := func(name string) endpoint.Handler {
-			return endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, m placeOrder) error {
-				ctx.Value(unit{}).(*tally).add(m.ID + " " + name)
+			return endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, m harness.PlaceOrder) error {
+				ctx.Value(unit{}).(*harness.Tally).Add(m.ID + " " + name)
 				return nil
 			})
 		}
-		var units []*tally
-		cfg := sales(broker, handler("first"), handler("second"))
+		var units []*harness.Tally
+		cfg := harness.Sales(broker, handler("first"), handler("second"))
 		cfg.Concurrency = 1
 		cfg.Pipeline.Receive.Use("unit", func(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
 			return func(ctx context.Context, in *pipeline.Receive) error {
-				units = append(units, &tally{})
+				units = append(units, &harness.Tally{})
 				return next(context.WithValue(ctx, unit{}, units[len(units)-1]), in)
 			}
 		})
-		r := start(t, cfg)
-		r.send(placeOrder{ID: "a"})
-		r.send(placeOrder{ID: "b"})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{ID: "a"})
+		r.MustSend(harness.PlaceOrder{ID: "b"})
 		synctest.Wait()
 		want := [][]string{{"a first", "a second"}, {"b first", "b second"}}
-		if diff := cmp.Diff(want, [][]string{units[0].list(), units[1].list()}); diff != "" {
+		if diff := cmp.Diff(want, [][]string{units[0].List(), units[1].List()}); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -67,7 +68,7 @@ func TestWhatABehaviorPutsInTheContextIsOfOneMessage(t *testing.T) {
 
 // observed is sales with a behavior of the Outgoing stage, which runs around the rest of it.
 func observed(broker *inmemory.Transport, see func(ctx context.Context, out *pipeline.Outgoing, next func() error) error) endpoint.Config {
-	cfg := sales(broker)
+	cfg := harness.Sales(broker)
 	cfg.Pipeline.Outgoing.Use("see", func(next pipeline.Func[*pipeline.Outgoing]) pipeline.Func[*pipeline.Outgoing] {
 		return func(ctx context.Context, out *pipeline.Outgoing) error {
 			return see(ctx, out, func() error { return next(ctx, out) })
@@ -77,30 +78,30 @@ func observed(broker *inmemory.Transport, see func(ctx context.Context, out *pip
 }
 
 func TestAnOptionOfTheProgramsOwnReachesBehaviors(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		own := endpoint.OutgoingOption(func(out *pipeline.Outgoing) { out.Properties = map[string]string{"own": "option"} })
-		var seen tally
-		r := start(t, observed(broker, func(_ context.Context, out *pipeline.Outgoing, next func() error) error {
-			seen.add(out.Intent + " " + out.Properties["own"])
+		var seen harness.Tally
+		r := harness.Start(t, observed(broker, func(_ context.Context, out *pipeline.Outgoing, next func() error) error {
+			seen.Add(out.Intent + " " + out.Properties["own"])
 			return next()
 		}))
-		r.send(shipOrder{}, own)
-		r.send(shipOrder{})
-		if err := r.Publish(t.Context(), orderPlaced{}, own); err != nil {
+		r.MustSend(harness.ShipOrder{}, own)
+		r.MustSend(harness.ShipOrder{})
+		if err := r.Publish(t.Context(), harness.OrderPlaced{}, own); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff([]string{"Send option", "Send ", "Publish option"}, seen.list()); diff != "" {
+		if diff := cmp.Diff([]string{"Send option", "Send ", "Publish option"}, seen.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
 }
 
 func TestOptionsMayBeUsedAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		opts := []endpoint.SendOption{endpoint.To("other"), endpoint.Header("Tenant", "acme")}
-		r := start(t, sales(broker))
-		r.send(shipOrder{ID: "a"}, opts...)
-		r.send(shipOrder{ID: "b"}, opts...)
+		r := harness.Start(t, harness.Sales(broker))
+		r.MustSend(harness.ShipOrder{ID: "a"}, opts...)
+		r.MustSend(harness.ShipOrder{ID: "b"}, opts...)
 		got := broker.Messages("other")
 		if len(got) != 2 || got[0].ID == got[1].ID {
 			t.Fatalf("sent %v, want two messages, each with an id of its own", got)
@@ -113,20 +114,22 @@ func TestOptionsMayBeUsedAgain(t *testing.T) {
 	})
 }
 
-func TestWhatABehaviorSendsIsApartFromTheMessageThatItIsCalledFor(t *testing.T) {
+// The messages that a behavior sends are separate from the message that the behavior is
+// called for.
+func TestABehaviorSendsApartFromItsMessage(t *testing.T) {
 	for kept, want := range map[bool]string{false: "00:01:00", true: "not sent"} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-			var r *running
-			r = start(t, observed(broker, func(ctx context.Context, out *pipeline.Outgoing, next func() error) error {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			var r *harness.Running
+			r = harness.Start(t, observed(broker, func(ctx context.Context, out *pipeline.Outgoing, next func() error) error {
 				if out.Types[0] == "Shop.ShipOrder" {
 					return next()
 				}
-				if err := r.Send(ctx, shipOrder{ID: "inner"}); err != nil || kept {
+				if err := r.Send(ctx, harness.ShipOrder{ID: "inner"}); err != nil || kept {
 					return err
 				}
 				return next()
 			}))
-			r.send(placeOrder{}, endpoint.To("other"), endpoint.ExpireAfter(time.Minute))
+			r.MustSend(harness.PlaceOrder{}, endpoint.To("other"), endpoint.ExpireAfter(time.Minute))
 			ttl := "not sent"
 			for _, outer := range broker.Messages("other") {
 				ttl = outer.Headers.Get(header.TimeToBeReceived)
@@ -139,11 +142,12 @@ func TestWhatABehaviorSendsIsApartFromTheMessageThatItIsCalledFor(t *testing.T) 
 	}
 }
 
-func TestADispatchBehaviorIsToldOfEachCompletedMessageOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var tries, completed tally
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m placeOrder) error {
-			if tries.add(m.ID); m.ID == "never" || len(tries.list()) == 1 {
+// A Dispatch behavior is called once for each completed message.
+func TestDispatchRunsOncePerCompletedMessage(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var tries, completed harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m harness.PlaceOrder) error {
+			if tries.Add(m.ID); m.ID == "never" || len(tries.List()) == 1 {
 				return errNo
 			}
 			return nil
@@ -152,17 +156,17 @@ func TestADispatchBehaviorIsToldOfEachCompletedMessageOnce(t *testing.T) {
 			return func(ctx context.Context, d *pipeline.Dispatch) error {
 				err := next(ctx, d)
 				if err == nil && d.Incoming != nil {
-					completed.add(d.Incoming.Message.ID)
+					completed.Add(d.Incoming.Message.ID)
 				}
 				return err
 			}
 		})
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		for _, id := range strings.Fields("second never first") {
-			r.send(placeOrder{ID: id}, endpoint.MessageID(id))
+			r.MustSend(harness.PlaceOrder{ID: id}, endpoint.MessageID(id))
 			time.Sleep(time.Hour)
 		}
-		if diff := cmp.Diff([]string{"second", "first"}, completed.list()); diff != "" {
+		if diff := cmp.Diff([]string{"second", "first"}, completed.List()); diff != "" {
 			t.Error(diff)
 		}
 	})

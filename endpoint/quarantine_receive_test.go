@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -78,30 +79,30 @@ func TestQuarantineOnASlowBrokerHandlesEachMessageOnce(t *testing.T) {
 	for _, without := range []inmemory.Capability{0, inmemory.FreeRelease} {
 		for _, takes := range []time.Duration{800 * time.Millisecond, 1500 * time.Millisecond, 10 * time.Second} {
 			t.Run(fmt.Sprint(without, takes), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 					broker.Without = without
-					var calls, handled tally
-					cfg := sales(&slowBroker{broker, "sales.quarantine", takes}, endpoint.Handle(
-						func(ctx context.Context, _ *endpoint.Session, o placeOrder) error {
-							calls.add(o.ID)
+					var calls, handled harness.Tally
+					cfg := harness.Sales(&slowBroker{broker, "sales.quarantine", takes}, endpoint.Handle(
+						func(ctx context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
+							calls.Add(o.ID)
 							select {
 							case <-time.After(40 * time.Second): // longer than StopTimeout
 							case <-ctx.Done():
 								return ctx.Err()
 							}
-							handled.add(o.ID)
+							handled.Add(o.ID)
 							return nil
 						}))
 					for _, id := range []string{"a", "b"} {
 						delivered(t, broker, "sales.quarantine", wire(id), 0)
 					}
-					r := start(t, cfg)
+					r := harness.Start(t, cfg)
 					time.Sleep(10 * time.Minute)
 					synctest.Wait()
-					if diff := cmp.Diff([]string{"a", "b"}, handled.list()); diff != "" {
+					if diff := cmp.Diff([]string{"a", "b"}, handled.List()); diff != "" {
 						t.Errorf("handled (-want +got):\n%s", diff)
 					}
-					if n := len(calls.list()); n != 2 {
+					if n := len(calls.List()); n != 2 {
 						t.Errorf("the handler was called %d times, want once for each message", n)
 					}
 					for _, queue := range []string{"error", "sales.quarantine"} {
@@ -119,29 +120,29 @@ func TestQuarantineOnASlowBrokerHandlesEachMessageOnce(t *testing.T) {
 }
 
 // A broker whose Receive of the quarantine fails does not hold up the endpoint's own queue.
-func TestAQuarantineThatCannotBeReceivedFromHoldsUpNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+func TestAnUnreadableQuarantineHoldsUpNothing(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Fail = func(verb, object string) error {
 			if verb == "Receive" && object == "sales.quarantine" {
 				return errNo
 			}
 			return nil
 		}
-		var handled tally
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
-			handled.add(o.ID)
+		var handled harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
+			handled.Add(o.ID)
 			return nil
 		}))
 		broker.CreateQueues("sales.quarantine")
 		if err := broker.Put("sales.quarantine", wire("suspect")); err != nil {
 			t.Fatal(err)
 		}
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		for range 60 {
-			r.send(placeOrder{ID: "m"})
+			r.MustSend(harness.PlaceOrder{ID: "m"})
 			time.Sleep(10 * time.Second)
 		}
-		if n := len(handled.list()); n < 59 {
+		if n := len(handled.List()); n < 59 {
 			t.Errorf("%d of 60 messages are handled", n)
 		}
 	})

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -87,7 +88,7 @@ func (m *mortal) supervise(t *testing.T, cfg endpoint.Config, stop <-chan struct
 	}
 }
 
-// wire is a placeOrder on the wire.
+// wire is a PlaceOrder on the wire.
 func wire(id string) *transport.Message {
 	return &transport.Message{
 		ID: id, Body: fmt.Appendf(nil, `{"ID":%q}`, id),
@@ -130,17 +131,17 @@ func delivered(t *testing.T, broker *inmemory.Transport, queue string, m *transp
 
 func TestAMessageThatEndsTheProcessIsParkedAndNoOther(t *testing.T) {
 	for _, concurrency := range []int{1, 16} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			const messages = 60
 			m := &mortal{Transport: broker}
-			var poisonous, handled tally
-			cfg := sales(m, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+			var poisonous, handled harness.Tally
+			cfg := harness.Sales(m, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o harness.PlaceOrder) error {
 				if o.ID == "m-7" || o.ID == "m-31" {
-					poisonous.add(o.ID)
+					poisonous.Add(o.ID)
 					return m.die()
 				}
 				time.Sleep(time.Second)
-				handled.add(o.ID)
+				handled.Add(o.ID)
 				return nil
 			}))
 			cfg.Concurrency = concurrency
@@ -156,7 +157,7 @@ func TestAMessageThatEndsTheProcessIsParkedAndNoOther(t *testing.T) {
 				t.Errorf("the process died %d times, want at most 9 for each of the two", deaths)
 			}
 			for _, id := range []string{"m-7", "m-31"} {
-				if n := count(poisonous.list(), id); n > 9 {
+				if n := count(poisonous.List(), id); n > 9 {
 					t.Errorf("%s was handled %d times, want at most 6 in its queue and 3 in quarantine", id, n)
 				}
 			}
@@ -183,7 +184,7 @@ func TestAMessageThatEndsTheProcessIsParkedAndNoOther(t *testing.T) {
 				t.Errorf("concurrency %d: parked (-want +got):\n%s", concurrency, diff)
 			}
 			done := map[string]bool{}
-			for _, id := range handled.list() {
+			for _, id := range handled.List() {
 				done[id] = true
 			}
 			if len(done) != messages-2 {
@@ -208,16 +209,16 @@ func count(list []string, s string) (n int) {
 }
 
 func TestASuspectIsHandledAloneAndAsAnyOther(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var running, beside atomic.Int32
-		var seen, told tally
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+		var seen, told harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o harness.PlaceOrder) error {
 			running.Add(1)
 			defer running.Add(-1)
 			time.Sleep(time.Second)
 			if o.ID == "suspect" {
 				beside.Add(running.Load() - 1)
-				seen.add(fmt.Sprint(s.Attempt().N, " ", s.Header(header.HoldfastQuarantineQueue), s.Headers().Len()))
+				seen.Add(fmt.Sprint(s.Attempt().N, " ", s.Header(header.HoldfastQuarantineQueue), s.Headers().Len()))
 			}
 			return nil
 		}))
@@ -233,12 +234,12 @@ func TestASuspectIsHandledAloneAndAsAnyOther(t *testing.T) {
 			}
 		})
 		delivered(t, broker, "sales", wire("suspect"), 6)
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		for range 200 {
-			r.send(placeOrder{ID: "x"})
+			r.MustSend(harness.PlaceOrder{ID: "x"})
 		}
 		time.Sleep(10 * time.Minute)
-		if diff := cmp.Diff([]string{"1 2"}, seen.list()); diff != "" {
+		if diff := cmp.Diff([]string{"1 2"}, seen.List()); diff != "" {
 			t.Errorf("the handler saw (-want +got):\n%s", diff)
 		}
 		if n := beside.Load(); n != 0 {
@@ -247,7 +248,7 @@ func TestASuspectIsHandledAloneAndAsAnyOther(t *testing.T) {
 		if received != "sales" {
 			t.Errorf("behaviors saw queue %q", received)
 		}
-		if diff := cmp.Diff([]string{"quarantined to sales.quarantine"}, told.list()); diff != "" {
+		if diff := cmp.Diff([]string{"quarantined to sales.quarantine"}, told.List()); diff != "" {
 			t.Error(diff)
 		}
 		audited := broker.Messages("other")
@@ -262,19 +263,20 @@ func TestASuspectIsHandledAloneAndAsAnyOther(t *testing.T) {
 	})
 }
 
-func TestAnOrdinaryFailureInQuarantineGoesOnWithThePolicy(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
-		cfg := sales(broker, failing(&calls))
+// After an ordinary failure in quarantine, the policy decides as elsewhere.
+func TestAFailureInQuarantineFollowsThePolicy(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
+		cfg := harness.Sales(broker, failing(&calls))
 		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: 1}
 		delivered(t, broker, "sales", wire("m"), 3)
-		start(t, cfg)
+		harness.Start(t, cfg)
 		time.Sleep(time.Second)
-		if diff := cmp.Diff([]string{"1"}, calls.list()); diff != "" {
+		if diff := cmp.Diff([]string{"1"}, calls.List()); diff != "" {
 			t.Fatalf("in quarantine (-want +got):\n%s", diff)
 		}
 		time.Sleep(time.Minute)
-		if diff := cmp.Diff([]string{"1", "1", "2", "3"}, calls.list()); diff != "" {
+		if diff := cmp.Diff([]string{"1", "1", "2", "3"}, calls.List()); diff != "" {
 			t.Errorf("with the delayed cycle (-want +got):\n%s", diff)
 		}
 		failed := broker.Messages("error")
@@ -284,13 +286,14 @@ func TestAnOrdinaryFailureInQuarantineGoesOnWithThePolicy(t *testing.T) {
 	})
 }
 
-func TestNoPolicyRetriesAtOnceInQuarantineOrLetsAParkedMessageGo(t *testing.T) {
+// No policy retries at once in quarantine, or discards a parked message.
+func TestQuarantineBoundsEveryPolicy(t *testing.T) {
 	for name, action := range map[string]recoverability.Action{"retry": recoverability.Retry{}, "delay": recoverability.Delay{For: time.Second}} {
 		for _, deliveries := range []int{0, 3} {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				var calls tally
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var calls harness.Tally
 				var seen recoverability.Failure
-				cfg := sales(broker, failing(&calls))
+				cfg := harness.Sales(broker, failing(&calls))
 				cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
 					if f.Quarantined == 0 {
 						return recoverability.Discard{}
@@ -301,7 +304,7 @@ func TestNoPolicyRetriesAtOnceInQuarantineOrLetsAParkedMessageGo(t *testing.T) {
 				m := wire("m")
 				m.Headers = fault.QuarantineHeaders(m.Headers, "sales", 9)
 				delivered(t, broker, "sales.quarantine", m, deliveries)
-				start(t, cfg)
+				harness.Start(t, cfg)
 				time.Sleep(time.Hour)
 				parked := deliveries == 3
 				want := 1
@@ -315,8 +318,8 @@ func TestNoPolicyRetriesAtOnceInQuarantineOrLetsAParkedMessageGo(t *testing.T) {
 					t.Errorf("the policy saw %+v", seen)
 				}
 				var c *recoverability.CrashLoopError
-				if errors.As(seen.Err, &c) != parked || parked && len(calls.list()) > 0 {
-					t.Errorf("%d calls, error %v", len(calls.list()), seen.Err)
+				if errors.As(seen.Err, &c) != parked || parked && len(calls.List()) > 0 {
+					t.Errorf("%d calls, error %v", len(calls.List()), seen.Err)
 				}
 			})
 		}
@@ -325,19 +328,19 @@ func TestNoPolicyRetriesAtOnceInQuarantineOrLetsAParkedMessageGo(t *testing.T) {
 
 func TestWithoutAQuarantineTheGuardIsOffAndSaysSo(t *testing.T) {
 	for _, without := range []inmemory.Capability{0, inmemory.Inspector} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			broker.Without = without
 			broker.CreateQueues("sales", "error")
-			var calls tally
-			cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
-				calls.add(fmt.Sprint(s.Attempt().N))
+			var calls harness.Tally
+			cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+				calls.Add(fmt.Sprint(s.Attempt().N))
 				return nil
 			}))
 			cfg.Install = false
 			delivered(t, broker, "sales", wire("m"), 20)
-			r := start(t, cfg)
+			r := harness.Start(t, cfg)
 			synctest.Wait()
-			if diff := cmp.Diff([]string{"21"}, calls.list()); diff != "" {
+			if diff := cmp.Diff([]string{"21"}, calls.List()); diff != "" {
 				t.Error(diff)
 			}
 			h := r.Health()
@@ -357,16 +360,16 @@ func TestWithoutAQuarantineTheGuardIsOffAndSaysSo(t *testing.T) {
 }
 
 func TestTheQuarantineIsFoundWithoutAnInspectorToo(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.Inspector
-		var calls tally
+		var calls harness.Tally
 		delivered(t, broker, "sales", wire("m"), 6)
-		start(t, sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
-			calls.add(fmt.Sprint(s.Attempt().N))
+		harness.Start(t, harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+			calls.Add(fmt.Sprint(s.Attempt().N))
 			return nil
 		})))
 		time.Sleep(5 * time.Second)
-		if diff := cmp.Diff([]string{"1"}, calls.list()); diff != "" {
+		if diff := cmp.Diff([]string{"1"}, calls.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -377,17 +380,17 @@ func TestWhatNeedsNoQuarantineHasNone(t *testing.T) {
 		"off":  func(c *endpoint.Config) { c.Recoverability.Quarantine.After = recoverability.None },
 		"none": func(c *endpoint.Config) { c.Transactions = endpoint.None },
 	} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-			var calls tally
-			cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
-				calls.add(fmt.Sprint(s.Attempt().N))
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			var calls harness.Tally
+			cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+				calls.Add(fmt.Sprint(s.Attempt().N))
 				return nil
 			}))
 			change(&cfg)
 			delivered(t, broker, "sales", wire("m"), 20)
-			start(t, cfg)
+			harness.Start(t, cfg)
 			synctest.Wait()
-			if diff := cmp.Diff([]string{"21"}, calls.list()); diff != "" {
+			if diff := cmp.Diff([]string{"21"}, calls.List()); diff != "" {
 				t.Errorf("%s: %s", name, diff)
 			}
 			if err := broker.Put("sales.quarantine", wire("m")); !errors.Is(err, transport.ErrNoQueue) {
@@ -397,99 +400,105 @@ func TestWhatNeedsNoQuarantineHasNone(t *testing.T) {
 	}
 }
 
-func TestWhereTheBrokerDoesNotCountASuspectIsWhatDidNotFailHere(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// If the broker does not count deliveries, a redelivered message that did not fail in this
+// process is a suspect.
+func TestWithoutCountsASuspectDidNotFailHere(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.Exact
-		var told tally
-		cfg := sales(broker, failing(&tally{}))
+		var told harness.Tally
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.None}
 		cfg.Notify = telling(&told)
 		delivered(t, broker, "sales", wire("redelivered"), 1)
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		time.Sleep(5 * time.Second)
 		want := []string{"quarantined to sales.quarantine", "moved_to_error to error"}
-		if diff := cmp.Diff(want, told.list()); diff != "" {
+		if diff := cmp.Diff(want, told.List()); diff != "" {
 			t.Errorf("of another process (-want +got):\n%s", diff)
 		}
-		r.send(placeOrder{})
+		r.MustSend(harness.PlaceOrder{})
 		time.Sleep(time.Second)
 		want = append(want, "immediate_retry #1", "immediate_retry #2", "moved_to_error to error")
-		if diff := cmp.Diff(want, told.list()); diff != "" {
+		if diff := cmp.Diff(want, told.List()); diff != "" {
 			t.Errorf("of this one (-want +got):\n%s", diff)
 		}
 	})
 }
 
 func TestUndecodableMessagesAreNotQuarantined(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		m := wire("m")
 		m.Undecodable = errors.New("no headers")
-		var told tally
-		cfg := sales(broker)
+		var told harness.Tally
+		cfg := harness.Sales(broker)
 		cfg.Notify = telling(&told)
 		delivered(t, broker, "sales", m, 20)
-		start(t, cfg)
+		harness.Start(t, cfg)
 		time.Sleep(time.Second)
-		if diff := cmp.Diff([]string{"moved_to_error to error"}, told.list()); diff != "" {
+		if diff := cmp.Diff([]string{"moved_to_error to error"}, told.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
 }
 
-func TestAMessageTooLargeForQuarantineIsHandledLikeAnyOther(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
+// A message that is too large for the quarantine is handled like any other.
+func TestAMessageTooLargeForQuarantineIsHandled(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
 		m := wire("m")
 		delivered(t, broker, "sales", m, 20)
 		broker.MaxHeaders = m.Headers.Size() + 10
-		start(t, sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
-			calls.add(fmt.Sprint(s.Attempt().N))
+		harness.Start(t, harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+			calls.Add(fmt.Sprint(s.Attempt().N))
 			return nil
 		})))
 		time.Sleep(time.Second)
-		if diff := cmp.Diff([]string{"21"}, calls.list()); diff != "" {
+		if diff := cmp.Diff([]string{"21"}, calls.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
 }
 
-func TestALongHandlerDelaysQuarantineAndIsNotDeadlockedByIt(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var handled tally
+// A long handler delays the quarantine, and the two do not deadlock.
+func TestALongHandlerDelaysQuarantine(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var handled harness.Tally
 		answered := make(chan struct{})
 		var first sync.Once
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o harness.PlaceOrder) error {
 			switch o.ID {
 			case "question":
 				<-answered
 			case "answer":
 				defer first.Do(func() { close(answered) })
 			}
-			handled.add(o.ID)
+			handled.Add(o.ID)
 			return nil
 		}))
 		cfg.Concurrency = 4
-		r := start(t, cfg)
-		r.send(placeOrder{ID: "question"})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{ID: "question"})
 		synctest.Wait()
 		delivered(t, broker, "sales.quarantine", wire("suspect"), 0)
 		time.Sleep(10 * time.Second) // by now everything rests
-		r.send(placeOrder{ID: "answer"})
+		r.MustSend(harness.PlaceOrder{ID: "answer"})
 		synctest.Wait()
-		if got := handled.list(); len(got) > 0 {
+		if got := handled.List(); len(got) > 0 {
 			t.Fatalf("handled %q before the patience for the handler is over", got)
 		}
 		time.Sleep(2 * time.Minute)
-		if diff := cmp.Diff([]string{"answer", "question", "suspect"}, handled.list()); diff != "" {
+		if diff := cmp.Diff([]string{"answer", "question", "suspect"}, handled.List()); diff != "" {
 			t.Errorf("handled (-want +got):\n%s", diff)
 		}
 	})
 }
 
-func TestEndpointsOfOneProcessRestForEachOthersQuarantine(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// While one endpoint handles a message in quarantine, the other endpoints of the process
+// wait.
+func TestQuarantineStopsOtherEndpointsOfTheProcess(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var running, beside atomic.Int32
-		handle := func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+		handle := func(ctx context.Context, s *endpoint.Session, o harness.PlaceOrder) error {
 			running.Add(1)
 			defer running.Add(-1)
 			time.Sleep(300 * time.Millisecond)
@@ -498,7 +507,7 @@ func TestEndpointsOfOneProcessRestForEachOthersQuarantine(t *testing.T) {
 			}
 			return nil
 		}
-		one, two := sales(broker, endpoint.Handle(handle)), sales(broker, endpoint.Handle(handle))
+		one, two := harness.Sales(broker, endpoint.Handle(handle)), harness.Sales(broker, endpoint.Handle(handle))
 		two.Name = "billing"
 		delivered(t, broker, "sales", wire("suspect"), 6)
 		delivered(t, broker, "billing", wire("suspect"), 6)
@@ -534,26 +543,27 @@ func TestEndpointsOfOneProcessRestForEachOthersQuarantine(t *testing.T) {
 }
 
 func TestWhatIsInQuarantineComesFirstAfterAStart(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var handled tally
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var handled harness.Tally
 		delivered(t, broker, "sales", wire("m"), 0)
 		delivered(t, broker, "sales.quarantine", wire("suspect"), 2)
-		start(t, sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, o placeOrder) error {
+		harness.Start(t, harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, o harness.PlaceOrder) error {
 			if o.ID == "suspect" && len(broker.Messages("sales")) != 1 {
 				t.Error("something was received beside it")
 			}
-			handled.add(o.ID)
+			handled.Add(o.ID)
 			return nil
 		})))
 		time.Sleep(5 * time.Second)
-		if diff := cmp.Diff([]string{"suspect", "m"}, handled.list()); diff != "" {
+		if diff := cmp.Diff([]string{"suspect", "m"}, handled.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
 }
 
-func TestASuspectThatIsNotOursAnyMoreIsNotToldToBeQuarantined(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// A suspect whose lease was lost is not reported as quarantined.
+func TestALostSuspectIsNotReported(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		delivered(t, broker, "sales", wire("m"), 6)
 		broker.Fail = func(verb, _ string) error {
 			if verb == "CompleteWith" {
@@ -561,56 +571,58 @@ func TestASuspectThatIsNotOursAnyMoreIsNotToldToBeQuarantined(t *testing.T) {
 			}
 			return nil
 		}
-		var told tally
-		cfg := sales(broker)
+		var told harness.Tally
+		cfg := harness.Sales(broker)
 		cfg.Notify = telling(&told)
-		start(t, cfg)
+		harness.Start(t, cfg)
 		time.Sleep(time.Minute)
-		if got := told.list(); len(got) > 0 {
+		if got := told.List(); len(got) > 0 {
 			t.Errorf("told %q", got)
 		}
 	})
 }
 
-func TestSuspectsThatWaitForTheQuarantineToTakeThemHoldNoSlot(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// Suspects that wait for a move to the quarantine hold no slot.
+func TestWaitingSuspectsHoldNoSlot(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		for i := range 4 {
 			delivered(t, broker, "sales", wire(fmt.Sprint("suspect-", i)), 6)
 		}
 		broker.Fail = refusing(errNo, "sales.quarantine")
-		var handled tally
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
-			handled.add(o.ID)
+		var handled harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
+			handled.Add(o.ID)
 			return nil
 		}))
 		cfg.Concurrency = 4
 		cfg.Notify = append(cfg.Notify, func(ctx context.Context, _ endpoint.Notification) { <-ctx.Done() })
-		r := start(t, cfg)
-		r.send(placeOrder{ID: "healthy"})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{ID: "healthy"})
 		time.Sleep(8 * time.Second) // slow start is over
-		if got := handled.list(); !slices.Contains(got, "healthy") {
+		if got := handled.List(); !slices.Contains(got, "healthy") {
 			t.Errorf("handled %q", got)
 		}
 	})
 }
 
-func TestAHandlerThatEndsItsGoroutineInQuarantineHoldsUpNobody(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var handled tally
+// A handler that ends its goroutine in quarantine holds up no other message.
+func TestGoexitInQuarantineHoldsUpNobody(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var handled harness.Tally
 		delivered(t, broker, "sales.quarantine", wire("suspect"), 0)
 		delivered(t, broker, "sales.quarantine", wire("bad"), 0)
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
 			if o.ID == "bad" {
 				runtime.Goexit()
 			}
-			handled.add(o.ID)
+			handled.Add(o.ID)
 			return nil
 		}))
 		cfg.Recoverability = once
-		r := start(t, cfg)
-		r.send(placeOrder{ID: "m"})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{ID: "m"})
 		time.Sleep(10 * time.Second)
-		if diff := cmp.Diff([]string{"suspect", "m"}, handled.list()); diff != "" {
+		if diff := cmp.Diff([]string{"suspect", "m"}, handled.List()); diff != "" {
 			t.Error(diff)
 		}
 		if got := len(broker.Messages("error")); got != 1 {
@@ -620,7 +632,7 @@ func TestAHandlerThatEndsItsGoroutineInQuarantineHoldsUpNobody(t *testing.T) {
 }
 
 func TestAParkedMessageThatCannotBeMovedHoldsUpNobody(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.DeadLetterer
 		var missing atomic.Bool
 		missing.Store(true)
@@ -630,10 +642,10 @@ func TestAParkedMessageThatCannotBeMovedHoldsUpNobody(t *testing.T) {
 			}
 			return nil
 		}
-		var handled tally
+		var handled harness.Tally
 		var critical atomic.Int32
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, o placeOrder) error {
-			handled.add(o.ID)
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, o harness.PlaceOrder) error {
+			handled.Add(o.ID)
 			return nil
 		}))
 		cfg.Notify = []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
@@ -642,12 +654,12 @@ func TestAParkedMessageThatCannotBeMovedHoldsUpNobody(t *testing.T) {
 			}
 		}}
 		delivered(t, broker, "sales.quarantine", wire("parked"), 3)
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		for i := range 60 {
-			r.send(placeOrder{ID: fmt.Sprint(i)})
+			r.MustSend(harness.PlaceOrder{ID: fmt.Sprint(i)})
 			time.Sleep(10 * time.Second)
 		}
-		if got := handled.list(); len(got) < 59 || slices.Contains(got, "parked") {
+		if got := handled.List(); len(got) < 59 || slices.Contains(got, "parked") {
 			t.Errorf("handled %q", got)
 		}
 		if n := critical.Load(); n < 10 || n > 120 {
@@ -669,7 +681,7 @@ func TestTheQuarantineCannotBeTheErrorQueue(t *testing.T) {
 			c.Recoverability.Rules = []recoverability.Rule{{ErrorQueue: "sales.quarantine"}}
 		},
 	} {
-		cfg := sales(&inmemory.Transport{})
+		cfg := harness.Sales(&inmemory.Transport{})
 		change(&cfg)
 		if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), "is the endpoint's quarantine") {
 			t.Errorf("New returned %v", err)

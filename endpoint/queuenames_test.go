@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -66,29 +67,29 @@ func (c addressedConn) Inspect(ctx context.Context, queues ...string) ([]transpo
 }
 
 func TestOthersGetTheAddressesOfTheEndpointsQueues(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var seen, told tally
-		cfg := sales(addressed{broker}, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var seen, told harness.Tally
+		cfg := harness.Sales(addressed{broker}, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
 			return errNo
 		}))
 		cfg.Recoverability = once
 		cfg.Instance, cfg.InstanceQueue, cfg.Notify = "one", true, telling(&told)
 		cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
-			seen.add(f.Queue)
+			seen.Add(f.Queue)
 			return f.Decide()
 		}
 		cfg.Pipeline.Receive.Use("seen", func(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
 			return func(ctx context.Context, r *pipeline.Receive) error {
-				seen.add(r.Queue)
+				seen.Add(r.Queue)
 				return next(ctx, r)
 			}
 		})
-		r := start(t, cfg)
-		r.send(shipOrder{})
-		r.send(shipOrder{}, endpoint.ReplyTo("other"))
-		r.send(shipOrder{}, endpoint.ReplyTo("ns/other"))
-		r.send(shipOrder{}, endpoint.ReplyToThisInstance())
-		r.send(placeOrder{})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.ShipOrder{})
+		r.MustSend(harness.ShipOrder{}, endpoint.ReplyTo("other"))
+		r.MustSend(harness.ShipOrder{}, endpoint.ReplyTo("ns/other"))
+		r.MustSend(harness.ShipOrder{}, endpoint.ReplyToThisInstance())
+		r.MustSend(harness.PlaceOrder{})
 		time.Sleep(time.Minute)
 		var replyTo []string
 		for _, m := range broker.Messages("shipping") {
@@ -101,22 +102,22 @@ func TestOthersGetTheAddressesOfTheEndpointsQueues(t *testing.T) {
 		if len(failed) != 1 || failed[0].Headers.Get(header.FailedQ) != "ns/sales" {
 			t.Errorf("failed %v", failed)
 		}
-		if diff := cmp.Diff([]string{"sales", "sales"}, seen.list()); diff != "" {
+		if diff := cmp.Diff([]string{"sales", "sales"}, seen.List()); diff != "" {
 			t.Errorf("the program saw (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff([]string{"moved_to_error to error"}, told.list()); diff != "" {
+		if diff := cmp.Diff([]string{"moved_to_error to error"}, told.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
 }
 
 func TestAllFormsOfAnAddressAreOneQueueForTheEndpoint(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var sent, told, attempted tally
-		cfg := sales(addressed{broker}, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
-			switch attempted.add(o.ID); o.ID {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var sent, told, attempted harness.Tally
+		cfg := harness.Sales(addressed{broker}, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o harness.PlaceOrder) error {
+			switch attempted.Add(o.ID); o.ID {
 			case "reply":
-				return s.Reply(ctx, shipOrder{})
+				return s.Reply(ctx, harness.ShipOrder{})
 			case "forward":
 				return s.Forward(ctx, "ns/other")
 			}
@@ -131,12 +132,12 @@ func TestAllFormsOfAnAddressAreOneQueueForTheEndpoint(t *testing.T) {
 		cfg.Pipeline.Dispatch.Use("sent", func(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispatch] {
 			return func(ctx context.Context, d *pipeline.Dispatch) error {
 				for _, op := range d.Operations {
-					sent.add(op.Queue)
+					sent.Add(op.Queue)
 				}
 				return next(ctx, d)
 			}
 		})
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		for _, id := range []string{"ns/other", "ns/sales", "sales", "ns/sales.quarantine", ""} {
 			delivered(t, broker, "sales", &transport.Message{
 				ID: id, Body: []byte("{}"), Headers: header.New(header.Field{Name: header.EnclosedMessageTypes, Value: "Shop.PlaceOrder"}),
@@ -149,16 +150,16 @@ func TestAllFormsOfAnAddressAreOneQueueForTheEndpoint(t *testing.T) {
 			"fallback_taken move_to_error", "moved_to_error to error",
 			"fallback_taken move_to_error", "moved_to_error to error", "moved_to_error to error",
 		}
-		if diff := cmp.Diff(want, told.list()); diff != "" {
+		if diff := cmp.Diff(want, told.List()); diff != "" {
 			t.Errorf("reported (-want +got):\n%s", diff)
 		}
 		reply := wire("reply")
 		reply.Headers.Set(header.ReplyToAddress, "ns/other")
 		delivered(t, broker, "sales", reply, 0)
 		delivered(t, broker, "sales", wire("forward"), 0)
-		r.send(shipOrder{}, endpoint.To("ns/other"))
+		r.MustSend(harness.ShipOrder{}, endpoint.To("ns/other"))
 		time.Sleep(time.Second)
-		if diff := cmp.Diff([]string{"other", "other", "other"}, sent.list()); diff != "" {
+		if diff := cmp.Diff([]string{"other", "other", "other"}, sent.List()); diff != "" {
 			t.Errorf("sent to (-want +got):\n%s", diff)
 		}
 		if err := r.Pause(t.Context(), "ns/sales"); err != nil {
@@ -166,12 +167,12 @@ func TestAllFormsOfAnAddressAreOneQueueForTheEndpoint(t *testing.T) {
 		}
 		delivered(t, broker, "sales", wire("paused"), 0)
 		time.Sleep(time.Minute)
-		before := attempted.list()
+		before := attempted.List()
 		if err := r.Resume(t.Context(), "sales"); err != nil {
 			t.Error(err)
 		}
 		synctest.Wait()
-		if diff := cmp.Diff(append(before, "paused"), attempted.list()); diff != "" {
+		if diff := cmp.Diff(append(before, "paused"), attempted.List()); diff != "" {
 			t.Errorf("handled after the pause (-want +got):\n%s", diff)
 		}
 	})
@@ -179,11 +180,11 @@ func TestAllFormsOfAnAddressAreOneQueueForTheEndpoint(t *testing.T) {
 
 func TestTheQuarantineKnowsAQueueByEachOfItsForms(t *testing.T) {
 	for _, form := range []string{"sales", "ns/sales", ""} { // the first as versions before addresses wrote it
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-			var seen tally
-			cfg := sales(addressed{broker}, failing(&tally{}))
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			var seen harness.Tally
+			cfg := harness.Sales(addressed{broker}, failing(&harness.Tally{}))
 			cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
-				seen.add(f.Queue)
+				seen.Add(f.Queue)
 				return recoverability.MoveToError{}
 			}
 			if form == "" {
@@ -193,13 +194,13 @@ func TestTheQuarantineKnowsAQueueByEachOfItsForms(t *testing.T) {
 				m.Headers = fault.QuarantineHeaders(m.Headers, form, 6)
 				delivered(t, broker, "sales.quarantine", m, 0)
 			}
-			start(t, cfg)
+			harness.Start(t, cfg)
 			time.Sleep(time.Minute)
 			failed := broker.Messages("error")
 			if len(failed) != 1 || failed[0].Headers.Get(header.FailedQ) != "ns/sales" {
 				t.Errorf("%q: failed %v", form, failed)
 			}
-			if diff := cmp.Diff([]string{"sales"}, seen.list()); diff != "" {
+			if diff := cmp.Diff([]string{"sales"}, seen.List()); diff != "" {
 				t.Errorf("%q: the policy saw (-want +got):\n%s", form, diff)
 			}
 		})
@@ -217,8 +218,8 @@ func TestOneQueueInTwoFormsIsAMistakeAtTheStart(t *testing.T) {
 			c.Recoverability.Rules = []recoverability.Rule{{Action: recoverability.MoveToError{Queue: "ns/sales-one"}}}
 		},
 	} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-			cfg := sales(addressed{broker})
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			cfg := harness.Sales(addressed{broker})
 			change(&cfg)
 			e, err := endpoint.New(cfg)
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -25,7 +26,7 @@ func (e *orderPaid) seen() string { return e.ID }
 func raising(
 	broker *inmemory.Transport, handle func(ctx context.Context, s *endpoint.Session, id string) error, raised ...endpoint.Raised,
 ) endpoint.Config {
-	cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
+	cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
 		return handle(ctx, s, m.ID)
 	}))
 	cfg.Raised = raised
@@ -38,19 +39,19 @@ func raisePaid(ctx context.Context, s *endpoint.Session, id string) error {
 }
 
 func TestRaisedEventsArePartOfTheHandler(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var calls []string
 		note := func(name, id string) { calls = append(calls, name+" "+id) }
-		r := start(t, raising(
+		r := harness.Start(t, raising(
 			broker, func(ctx context.Context, s *endpoint.Session, id string) error {
 				defer note("returned", id)
 				return s.Raise(ctx, &orderPaid{id})
 			},
 			endpoint.OnRaised(func(ctx context.Context, s *endpoint.Session, e orderPaid) error {
 				note("struct", e.ID)
-				return s.Send(ctx, shipOrder(e))
+				return s.Send(ctx, harness.ShipOrder(e))
 			}),
-			endpoint.OnRaised(func(_ context.Context, _ *endpoint.Session, e shipOrder) error {
+			endpoint.OnRaised(func(_ context.Context, _ *endpoint.Session, e harness.ShipOrder) error {
 				note("another", e.ID)
 				return nil
 			}),
@@ -63,7 +64,7 @@ func TestRaisedEventsArePartOfTheHandler(t *testing.T) {
 				return nil
 			}),
 		))
-		r.send(placeOrder{ID: "7"})
+		r.MustSend(harness.PlaceOrder{ID: "7"})
 		synctest.Wait()
 		if diff := cmp.Diff([]string{"struct 7", "interface 7", "pointer 7", "returned 7"}, calls); diff != "" {
 			t.Error(diff)
@@ -83,12 +84,12 @@ func TestAnErrorOfARaisedEventFailsTheMessage(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				last := false
-				r := start(t, raising(
+				r := harness.Start(t, raising(
 					broker, handle,
 					endpoint.OnRaised(func(ctx context.Context, s *endpoint.Session, e orderPaid) error {
-						return errors.Join(s.Send(ctx, shipOrder(e)), errors.New("no ledger"))
+						return errors.Join(s.Send(ctx, harness.ShipOrder(e)), errors.New("no ledger"))
 					}),
 					endpoint.OnRaised(func(context.Context, *endpoint.Session, orderPaid) error { panic("no statistics") }),
 					endpoint.OnRaised(func(context.Context, *endpoint.Session, orderPaid) error {
@@ -96,7 +97,7 @@ func TestAnErrorOfARaisedEventFailsTheMessage(t *testing.T) {
 						return nil
 					}),
 				))
-				r.send(placeOrder{ID: "7"})
+				r.MustSend(harness.PlaceOrder{ID: "7"})
 				synctest.Wait()
 				failed := broker.Messages("error")
 				if len(failed) != 1 || !last || len(broker.Messages("shipping")) != 0 {
@@ -112,14 +113,14 @@ func TestAnErrorOfARaisedEventFailsTheMessage(t *testing.T) {
 }
 
 func TestEventsInACircleAreAnError(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		calls := 0
-		r := start(t, raising(broker, raisePaid,
+		r := harness.Start(t, raising(broker, raisePaid,
 			endpoint.OnRaised(func(ctx context.Context, s *endpoint.Session, e orderPaid) error {
 				calls++
 				return s.Raise(ctx, e)
 			})))
-		r.send(placeOrder{ID: "7"})
+		r.MustSend(harness.PlaceOrder{ID: "7"})
 		synctest.Wait()
 		failed := broker.Messages("error")
 		if len(failed) != 1 || calls != 32 {
@@ -132,10 +133,10 @@ func TestEventsInACircleAreAnError(t *testing.T) {
 }
 
 func TestRaiseStopsWhenItsContextEnds(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		calls := 0
 		var got error
-		r := start(t, raising(
+		r := harness.Start(t, raising(
 			broker, func(ctx context.Context, s *endpoint.Session, id string) error {
 				ctx, cancel := context.WithCancel(ctx)
 				defer cancel()
@@ -152,7 +153,7 @@ func TestRaiseStopsWhenItsContextEnds(t *testing.T) {
 				return nil
 			}),
 		))
-		r.send(placeOrder{ID: "7"})
+		r.MustSend(harness.PlaceOrder{ID: "7"})
 		synctest.Wait()
 		if calls != 1 || !errors.Is(got, context.Canceled) {
 			t.Errorf("%d calls, %v", calls, got)
@@ -163,17 +164,17 @@ func TestRaiseStopsWhenItsContextEnds(t *testing.T) {
 type cancelKey struct{}
 
 func TestWhatIsNoEventIsRefused(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var session *endpoint.Session
 		var errs []error
-		r := start(t, raising(broker, func(ctx context.Context, s *endpoint.Session, _ string) error {
+		r := harness.Start(t, raising(broker, func(ctx context.Context, s *endpoint.Session, _ string) error {
 			session = s
 			for _, e := range []any{nil, (*orderPaid)(nil), "text", new(int)} {
 				errs = append(errs, s.Raise(ctx, e))
 			}
 			return nil
 		}))
-		r.send(placeOrder{ID: "7"})
+		r.MustSend(harness.PlaceOrder{ID: "7"})
 		synctest.Wait()
 		for i, err := range errs {
 			if err == nil {
@@ -190,7 +191,7 @@ func TestWhatIsNoEventIsRefused(t *testing.T) {
 }
 
 func TestARecoveryRaisesNoEvents(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var errs []error
 		called := false
 		cfg := raising(
@@ -203,8 +204,8 @@ func TestARecoveryRaisesNoEvents(t *testing.T) {
 			errs = append(errs, s.Raise(ctx, orderPaid{}))
 			return nil
 		}
-		r := start(t, cfg)
-		r.send(placeOrder{ID: "7"})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{ID: "7"})
 		synctest.Wait()
 		if len(errs) != 1 || errs[0] == nil || !strings.Contains(errs[0].Error(), "raise no events") || called {
 			t.Errorf("errors %v, called: %v", errs, called)
@@ -216,8 +217,8 @@ func TestARecoveryRaisesNoEvents(t *testing.T) {
 }
 
 // A behavior that calls the handlers again has a new chance.
-func TestAnErrorOfARaisedEventIsForgottenWhenTheHandlersRunAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+func TestARepeatForgetsTheErrorOfARaisedEvent(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		calls := 0
 		cfg := raising(
 			broker, func(ctx context.Context, s *endpoint.Session, id string) error {
@@ -228,11 +229,11 @@ func TestAnErrorOfARaisedEventIsForgottenWhenTheHandlersRunAgain(t *testing.T) {
 				if calls++; calls == 1 {
 					return errNo
 				}
-				return s.Send(ctx, shipOrder(e))
+				return s.Send(ctx, harness.ShipOrder(e))
 			}))
 		cfg.Pipeline.Invoke.Use("again", again)
-		r := start(t, cfg)
-		r.send(placeOrder{ID: "7"})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{ID: "7"})
 		synctest.Wait()
 		if failed, sent := len(broker.Messages("error")), len(broker.Messages("shipping")); calls != 2 || failed != 0 || sent != 1 {
 			t.Errorf("%d calls, %d failed, %d sent", calls, failed, sent)
@@ -241,9 +242,9 @@ func TestAnErrorOfARaisedEventIsForgottenWhenTheHandlersRunAgain(t *testing.T) {
 }
 
 func TestAnEventWithoutAFunctionIsNoError(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		r := start(t, raising(broker, raisePaid))
-		r.send(placeOrder{ID: "7"})
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		r := harness.Start(t, raising(broker, raisePaid))
+		r.MustSend(harness.PlaceOrder{ID: "7"})
 		synctest.Wait()
 		if n := len(broker.Messages("error")); n != 0 {
 			t.Errorf("%d failed", n)

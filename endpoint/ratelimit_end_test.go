@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -20,7 +21,7 @@ type tries struct {
 	of map[string]int
 }
 
-func (c *tries) handle(_ context.Context, _ *endpoint.Session, m placeOrder) error {
+func (c *tries) handle(_ context.Context, _ *endpoint.Session, m harness.PlaceOrder) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.of == nil {
@@ -42,17 +43,17 @@ func TestAnOutageOfAnHourCostsNoneOfAFewMessages(t *testing.T) {
 	for _, messages := range []int{2, 3, 30} {
 		for _, without := range []inmemory.Capability{0, inmemory.Exact} {
 			t.Run(fmt.Sprint(messages, " without ", without), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 					broker.Without = without
 					o := &outage{takes: 50 * time.Millisecond}
 					o.down.Store(true)
-					cfg := sales(broker, endpoint.Handle(o.handle))
+					cfg := harness.Sales(broker, endpoint.Handle(o.handle))
 					cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 7}
-					r := start(t, cfg)
-					r.sendMany(messages)
+					r := harness.Start(t, cfg)
+					r.MustSendMany(messages)
 					time.Sleep(time.Hour)
 					o.down.Store(false)
-					t.Logf("%d attempts during the outage", len(o.attempts.list()))
+					t.Logf("%d attempts during the outage", len(o.attempts.List()))
 					time.Sleep(time.Hour)
 					if lost := len(broker.Messages("error")); lost > 0 {
 						t.Errorf("%d messages are in the error queue", lost)
@@ -77,16 +78,16 @@ func TestABadDeploymentUnderALimitEndsInTheErrorQueue(t *testing.T) {
 		"without delays":       {without: inmemory.Delay},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.Without = c.without
 				var bad tries
-				cfg := sales(broker, endpoint.Handle(bad.handle))
+				cfg := harness.Sales(broker, endpoint.Handle(bad.handle))
 				cfg.Recoverability = recoverability.Config{
 					Immediate: 2, Delayed: recoverability.None,
 					RateLimit: recoverability.RateLimit{After: 5, Scope: c.scope, MaxTime: 1000 * time.Hour},
 				}
-				r := start(t, cfg)
-				r.sendMany(messages)
+				r := harness.Start(t, cfg)
+				r.MustSendMany(messages)
 				time.Sleep(24 * time.Hour)
 				synctest.Wait()
 				if n := len(broker.Messages("error")); n != messages {
@@ -104,15 +105,15 @@ func TestABadDeploymentUnderALimitEndsInTheErrorQueue(t *testing.T) {
 
 // A message that fails seldom, because many take turns, goes to the policy by time.
 func TestMaxTimeBoundsTheFailuresThatUseUpNoRetry(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var bad tries
-		cfg := sales(broker, endpoint.Handle(bad.handle))
+		cfg := harness.Sales(broker, endpoint.Handle(bad.handle))
 		cfg.Recoverability = recoverability.Config{
 			Immediate: recoverability.None, Delayed: recoverability.None,
 			RateLimit: recoverability.RateLimit{After: 3, Delay: time.Minute, MaxFailures: 1_000_000, MaxTime: 2 * time.Hour},
 		}
-		r := start(t, cfg)
-		r.sendMany(20) // three fail before the limit begins
+		r := harness.Start(t, cfg)
+		r.MustSendMany(20) // three fail before the limit begins
 		time.Sleep(time.Hour + 59*time.Minute)
 		if n := len(broker.Messages("error")); n != 3 {
 			t.Errorf("%d messages are in the error queue before MaxTime, want 3", n)
@@ -126,15 +127,15 @@ func TestMaxTimeBoundsTheFailuresThatUseUpNoRetry(t *testing.T) {
 
 // One message that fails again and again, with delays in between, begins a limit: it is the first of an outage.
 func TestDelayedRetriesOfOneMessageBeginALimit(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		o := &outage{}
 		o.down.Store(true)
-		cfg := sales(broker, endpoint.Handle(o.handle))
+		cfg := harness.Sales(broker, endpoint.Handle(o.handle))
 		cfg.Recoverability = recoverability.Config{
 			Immediate: 1, Delayed: 2, RateLimit: recoverability.RateLimit{After: 4},
 		}
-		r := start(t, cfg)
-		r.sendMany(1)
+		r := harness.Start(t, cfg)
+		r.MustSendMany(1)
 		time.Sleep(5 * time.Second)
 		if h := r.Health(); len(h.RateLimits) != 0 {
 			t.Error("two failures begin a limit of four")
@@ -154,24 +155,24 @@ func TestDelayedRetriesOfOneMessageBeginALimit(t *testing.T) {
 
 // Where the broker does not count, the attempts that one process has used up go with the postponed copy to the next.
 func TestAttemptsUsedUpGoWithThePostponedCopy(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.Exact
 		var in [2]tries
 		configure := func(i int) endpoint.Config {
-			cfg := sales(broker, endpoint.Handle(in[i].handle))
+			cfg := harness.Sales(broker, endpoint.Handle(in[i].handle))
 			cfg.Concurrency = 1
 			cfg.Recoverability = recoverability.Config{Immediate: 5, Delayed: recoverability.None}
 			return cfg
 		}
 		a := configure(0)
 		a.Recoverability.RateLimit = lasting(recoverability.RateLimit{After: 6, Delay: time.Minute})
-		r := start(t, a)
-		r.sendMany(2)
+		r := harness.Start(t, a)
+		r.MustSendMany(2)
 		time.Sleep(time.Second)
 		limited := in[0].soFar() // the sixth failure has begun the limit
 		time.Sleep(30 * time.Minute)
-		r.end()
-		start(t, configure(1))
+		r.End()
+		harness.Start(t, configure(1))
 		time.Sleep(time.Hour)
 		for id, n := range limited {
 			if later := in[1].soFar()[id]; n+later > 6 {

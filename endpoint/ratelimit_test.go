@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -20,15 +21,15 @@ import (
 type outage struct {
 	down     atomic.Bool
 	takes    time.Duration
-	attempts tally // the ids of the messages, each time
-	handled  tally
-	running  gauge
+	attempts harness.Tally // the ids of the messages, each time
+	handled  harness.Tally
+	running  harness.Gauge
 }
 
-func (o *outage) handle(ctx context.Context, _ *endpoint.Session, m placeOrder) error {
-	o.running.change(1)
-	defer o.running.change(-1)
-	o.attempts.add(m.ID)
+func (o *outage) handle(ctx context.Context, _ *endpoint.Session, m harness.PlaceOrder) error {
+	o.running.Change(1)
+	defer o.running.Change(-1)
+	o.attempts.Add(m.ID)
 	select {
 	case <-time.After(o.takes):
 	case <-ctx.Done():
@@ -37,25 +38,18 @@ func (o *outage) handle(ctx context.Context, _ *endpoint.Session, m placeOrder) 
 	if o.down.Load() {
 		return errNo
 	}
-	o.handled.add(m.ID)
+	o.handled.Add(m.ID)
 	return nil
 }
 
 func (o *outage) once(t *testing.T, messages int) {
 	t.Helper()
 	seen := map[string]int{}
-	for _, id := range o.handled.list() {
+	for _, id := range o.handled.List() {
 		seen[id]++
 	}
-	if len(seen) != messages || len(o.handled.list()) != messages {
-		t.Errorf("%d messages handled %d times, want %d once each", len(seen), len(o.handled.list()), messages)
-	}
-}
-
-func (r *running) sendMany(n int) {
-	r.t.Helper()
-	for k := range n {
-		r.send(placeOrder{ID: fmt.Sprint(k)})
+	if len(seen) != messages || len(o.handled.List()) != messages {
+		t.Errorf("%d messages handled %d times, want %d once each", len(seen), len(o.handled.List()), messages)
 	}
 }
 
@@ -88,21 +82,21 @@ func TestAnOutageCostsNoMessageWhileAttemptsAreLimited(t *testing.T) {
 		"not limited":             {loses: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.Without, broker.Lease = c.without, c.lease
 				o := &outage{takes: 50 * time.Millisecond}
 				o.down.Store(true)
-				cfg := sales(broker, endpoint.Handle(o.handle))
+				cfg := harness.Sales(broker, endpoint.Handle(o.handle))
 				cfg.Concurrency, cfg.Transactions = 8, c.mode
 				cfg.Recoverability.RateLimit = c.limit
 				if c.mode == endpoint.SendsAtomicWithReceive {
 					cfg.Pipeline.Logical.Use("write", writing)
 				}
-				r := start(t, cfg)
-				r.sendMany(messages)
+				r := harness.Start(t, cfg)
+				r.MustSendMany(messages)
 				time.Sleep(10 * time.Minute)
 				o.down.Store(false)
-				attempts := len(o.attempts.list())
+				attempts := len(o.attempts.List())
 				time.Sleep(10 * time.Minute)
 				lost := len(broker.Messages("error"))
 				t.Logf("%d attempts during the outage, %d messages in the error queue", attempts, lost)
@@ -124,33 +118,33 @@ func TestAnOutageCostsNoMessageWhileAttemptsAreLimited(t *testing.T) {
 	}
 }
 
-func TestWhileLimitedOneMessageAtATimeIsAttemptedWithAWait(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// While attempts are limited, the endpoint attempts one message at a time and waits between
+// attempts.
+func TestALimitAttemptsOneMessageAtATime(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		o := &outage{takes: time.Second}
 		o.down.Store(true)
-		cfg := sales(broker, endpoint.Handle(o.handle))
+		cfg := harness.Sales(broker, endpoint.Handle(o.handle))
 		cfg.Concurrency = 4
 		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 4, Delay: 10 * time.Second}
-		var told tally
+		var told harness.Tally
 		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) {
 			if strings.HasPrefix(string(n.Kind), "rate_limit") {
-				told.add(fmt.Sprintf("%s %v", n.Kind, n.Failure.Err))
+				told.Add(fmt.Sprintf("%s %v", n.Kind, n.Failure.Err))
 			}
 		})
-		r := start(t, cfg)
-		r.sendMany(100)
+		r := harness.Start(t, cfg)
+		r.MustSendMany(100)
 		time.Sleep(time.Second + time.Millisecond) // four have failed
-		before := len(o.attempts.list())
+		before := len(o.attempts.List())
 		began := time.Now()
 		for range 20 {
 			time.Sleep(11 * time.Second)
-			o.running.mu.Lock()
-			if o.running.now > 1 {
-				t.Errorf("%d attempts at once", o.running.now)
+			if now := o.running.Now(); now > 1 {
+				t.Errorf("%d attempts at once", now)
 			}
-			o.running.mu.Unlock()
 		}
-		attempts := o.attempts.list()[before:]
+		attempts := o.attempts.List()[before:]
 		if len(attempts) < 19 || len(attempts) > 21 {
 			t.Errorf("%d attempts in %v, want one in 11 s", len(attempts), time.Since(began))
 		}
@@ -171,35 +165,37 @@ func TestWhileLimitedOneMessageAtATimeIsAttemptedWithAWait(t *testing.T) {
 		time.Sleep(time.Hour)
 		o.once(t, 100)
 		want := []string{"rate_limit_started handler", "rate_limit_ended <nil>"}
-		got := told.list()
+		got := told.List()
 		if len(got) != 2 || !strings.HasPrefix(got[0], want[0]) || got[1] != want[1] {
 			t.Errorf("told %q", got)
 		}
 	})
 }
 
-func TestABadMessageAmongGoodOnesGoesToTheErrorQueueAndLimitsNobodyForLong(t *testing.T) {
+// A bad message among good ones moves to the error queue, and limits the others only
+// briefly.
+func TestABadMessageLimitsNoGoodOnesForLong(t *testing.T) {
 	for after, every := range map[int]int{1: 20, 2: 20, 6: 10, 7: 1} {
 		t.Run(fmt.Sprintf("after %d, a good one every %d s", after, every), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				var good tally
-				cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m placeOrder) error {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var good harness.Tally
+				cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m harness.PlaceOrder) error {
 					if strings.HasPrefix(m.ID, "bad") {
 						return errNo
 					}
-					good.add(m.ID)
+					good.Add(m.ID)
 					return nil
 				}))
 				cfg.Recoverability.RateLimit = recoverability.RateLimit{After: after, Delay: time.Second}
 				cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = 3, 2
-				r := start(t, cfg)
+				r := harness.Start(t, cfg)
 				for k := range 3 {
-					r.send(placeOrder{ID: fmt.Sprint("bad", k)})
+					r.MustSend(harness.PlaceOrder{ID: fmt.Sprint("bad", k)})
 				}
 				limited := 0
 				for k := range 600 {
 					if k%every == 0 {
-						r.send(placeOrder{ID: fmt.Sprint(k)})
+						r.MustSend(harness.PlaceOrder{ID: fmt.Sprint(k)})
 					}
 					time.Sleep(time.Second)
 					if len(r.Health().RateLimits) > 0 {
@@ -210,7 +206,7 @@ func TestABadMessageAmongGoodOnesGoesToTheErrorQueueAndLimitsNobodyForLong(t *te
 					t.Errorf("%d of 3 bad messages are in the error queue", n)
 				}
 				time.Sleep(time.Minute)
-				if n := len(good.list()); n != 600/every {
+				if n := len(good.List()); n != 600/every {
 					t.Errorf("%d of %d good messages are handled", n, 600/every)
 				}
 				t.Logf("limited in %d of 600 seconds", limited)
@@ -224,22 +220,22 @@ func TestABadMessageAmongGoodOnesGoesToTheErrorQueueAndLimitsNobodyForLong(t *te
 
 func TestALimitOfATypeLetsOtherTypesPass(t *testing.T) {
 	for _, without := range []inmemory.Capability{0, inmemory.Exact} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			broker.Without = without
 			o := &outage{}
 			o.down.Store(true)
-			var shipped tally
-			cfg := sales(broker, endpoint.Handle(o.handle), working[shipOrder](&shipped))
-			cfg.Routes = []endpoint.Route{endpoint.RouteTo[shipOrder]("sales"), endpoint.RouteTo[placeOrder]("sales")}
+			var shipped harness.Tally
+			cfg := harness.Sales(broker, endpoint.Handle(o.handle), working[harness.ShipOrder](&shipped))
+			cfg.Routes = []endpoint.Route{endpoint.RouteTo[harness.ShipOrder]("sales"), endpoint.RouteTo[harness.PlaceOrder]("sales")}
 			cfg.Concurrency = 2
 			cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 5, Delay: 10 * time.Second, Scope: recoverability.ByType}
-			r := start(t, cfg)
-			r.sendMany(200)
+			r := harness.Start(t, cfg)
+			r.MustSendMany(200)
 			for range 20 {
-				r.send(shipOrder{})
+				r.MustSend(harness.ShipOrder{})
 			}
 			time.Sleep(11 * time.Second) // 20 s of work, two at a time
-			if n := len(shipped.list()); n < 19 {
+			if n := len(shipped.List()); n < 19 {
 				t.Errorf("%d of 20 of the other type are handled", n)
 			}
 			h := r.Health()
@@ -254,11 +250,11 @@ func TestALimitOfATypeLetsOtherTypesPass(t *testing.T) {
 }
 
 func TestUnrecoverableErrorsNeitherCountNorProbe(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var down atomic.Bool
-		var attempts tally
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m placeOrder) error {
-			attempts.add(m.ID)
+		var attempts harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m harness.PlaceOrder) error {
+			attempts.Add(m.ID)
 			if strings.HasPrefix(m.ID, "never") {
 				return recoverability.Unrecoverable(errNo)
 			}
@@ -269,9 +265,9 @@ func TestUnrecoverableErrorsNeitherCountNorProbe(t *testing.T) {
 		}))
 		cfg.Concurrency = 1
 		cfg.Recoverability.RateLimit = lasting(recoverability.RateLimit{After: 3, Delay: time.Minute})
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		for k := range 20 {
-			r.send(placeOrder{ID: fmt.Sprint("never", k)})
+			r.MustSend(harness.PlaceOrder{ID: fmt.Sprint("never", k)})
 		}
 		if err := broker.Put("sales", &transport.Message{ID: "odd", Undecodable: errNo}); err != nil {
 			t.Fatal(err)
@@ -281,13 +277,13 @@ func TestUnrecoverableErrorsNeitherCountNorProbe(t *testing.T) {
 			t.Error("unrecoverable errors begin a limit")
 		}
 		down.Store(true)
-		r.sendMany(3)
+		r.MustSendMany(3)
 		synctest.Wait()
 		if h := r.Health(); len(h.RateLimits) != 1 {
 			t.Fatalf("not limited: %+v", h)
 		}
 		for k := range 5 {
-			r.send(placeOrder{ID: fmt.Sprint("never-late", k)})
+			r.MustSend(harness.PlaceOrder{ID: fmt.Sprint("never-late", k)})
 		}
 		time.Sleep(8 * time.Hour)
 		if n := len(broker.Messages("error")); n != 26 {
@@ -299,17 +295,18 @@ func TestUnrecoverableErrorsNeitherCountNorProbe(t *testing.T) {
 	})
 }
 
-func TestAStopOrPauseWhileLimitedGivesMessagesBackAtOnce(t *testing.T) {
+// A stop or a pause while attempts are limited releases messages at once.
+func TestAStopOrPauseReleasesLimitedMessages(t *testing.T) {
 	for _, pause := range []bool{false, true} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			broker.Lease = 10 * time.Second
 			o := &outage{}
 			o.down.Store(true)
-			cfg := sales(broker, endpoint.Handle(o.handle))
+			cfg := harness.Sales(broker, endpoint.Handle(o.handle))
 			cfg.Concurrency = 4
 			cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 10, Delay: time.Hour}
-			r := start(t, cfg)
-			r.sendMany(50)
+			r := harness.Start(t, cfg)
+			r.MustSendMany(50)
 			time.Sleep(10 * time.Minute)
 			began := time.Now()
 			if pause {
@@ -317,7 +314,7 @@ func TestAStopOrPauseWhileLimitedGivesMessagesBackAtOnce(t *testing.T) {
 					t.Fatal(err)
 				}
 			} else {
-				r.end()
+				r.End()
 			}
 			if took := time.Since(began); took != 0 {
 				t.Errorf("it took %v", took)
@@ -328,7 +325,7 @@ func TestAStopOrPauseWhileLimitedGivesMessagesBackAtOnce(t *testing.T) {
 					t.Fatal(err)
 				}
 			} else {
-				start(t, cfg)
+				harness.Start(t, cfg)
 			}
 			time.Sleep(24 * time.Hour)
 			o.once(t, 50)
@@ -340,17 +337,17 @@ func TestAStopOrPauseWhileLimitedGivesMessagesBackAtOnce(t *testing.T) {
 }
 
 func TestThrottledMessagesUseUpNoRetriesAndLookNew(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var down, failing atomic.Bool
 		down.Store(true)
-		var of7 tally
+		var of7 harness.Tally
 		sent := make(chan struct{}) // before the others are in the queue, the first could fail for good
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, m placeOrder) error {
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
 			<-sent
 			if m.ID == "7" {
-				of7.add(fmt.Sprintf("%d delayed %q first %q", s.Attempt().N, s.Header(header.Retries), s.Header(header.HoldfastFirstFailure)))
+				of7.Add(fmt.Sprintf("%d delayed %q first %q", s.Attempt().N, s.Header(header.Retries), s.Header(header.HoldfastFirstFailure)))
 			}
-			if err := s.Send(t.Context(), shipOrder(m)); err != nil {
+			if err := s.Send(t.Context(), harness.ShipOrder(m)); err != nil {
 				return err
 			}
 			if down.Load() || failing.Load() && m.ID == "7" {
@@ -361,23 +358,23 @@ func TestThrottledMessagesUseUpNoRetriesAndLookNew(t *testing.T) {
 		cfg.Concurrency = 1
 		cfg.Recoverability.RateLimit = lasting(recoverability.RateLimit{After: 2, Delay: time.Second})
 		cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = 1, recoverability.None
-		r := start(t, cfg)
-		r.sendMany(8)
+		r := harness.Start(t, cfg)
+		r.MustSendMany(8)
 		close(sent)
 		time.Sleep(10*time.Minute + time.Second/2) // between two attempts, which are at whole seconds
 		failing.Store(true)
 		down.Store(false)
-		during := len(of7.list())
+		during := len(of7.List())
 		if during < 10 {
 			t.Fatalf("message 7 was attempted %d times during the outage", during)
 		}
-		for _, line := range of7.list() {
+		for _, line := range of7.List() {
 			if line != `1 delayed "" first ""` {
 				t.Errorf("an attempt saw %s", line)
 			}
 		}
 		time.Sleep(time.Hour)
-		if n := len(of7.list()) - during; n < 2 {
+		if n := len(of7.List()) - during; n < 2 {
 			t.Errorf("after the outage it had %d attempts, want all of its 2", n)
 		}
 		if n := len(broker.Messages("error")); n != 1 {
@@ -390,16 +387,16 @@ func TestThrottledMessagesUseUpNoRetriesAndLookNew(t *testing.T) {
 }
 
 func TestABrokerThatTakesMessagesBackIsGivenThemInTime(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		o := &outage{}
 		o.down.Store(true)
-		cfg := sales(broker, endpoint.Handle(o.handle))
+		cfg := harness.Sales(broker, endpoint.Handle(o.handle))
 		cfg.Transport = &holdingBroker{broker, 2 * time.Minute}
 		cfg.Concurrency = 4
 		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 8, Delay: time.Hour}
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		const n, most = 4, time.Minute // a message waits in the process for half the time that the broker allows
-		r.sendMany(n)
+		r.MustSendMany(n)
 		time.Sleep(most - 10*time.Second)
 		if h := r.Health(); len(h.RateLimits) != 1 {
 			t.Fatalf("not limited: %+v", h)
@@ -442,15 +439,16 @@ func (c *holdingConn) Limits() transport.Limits {
 	return l
 }
 
-func TestTransactionsNoneIsSlowedDownButHandlesNothingTwice(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// Without transactions, a limit slows attempts down, and no message is handled twice.
+func TestALimitWithoutTransactionsHandlesOnce(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		o := &outage{}
 		o.down.Store(true)
-		cfg := sales(broker, endpoint.Handle(o.handle))
+		cfg := harness.Sales(broker, endpoint.Handle(o.handle))
 		cfg.Transactions, cfg.Concurrency = endpoint.None, 4
 		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 4, Delay: 10 * time.Second}
-		r := start(t, cfg)
-		r.sendMany(100)
+		r := harness.Start(t, cfg)
+		r.MustSendMany(100)
 		time.Sleep(10*time.Minute + time.Second)
 		if n := len(broker.Messages("error")); n < 60 || n > 68 {
 			t.Errorf("%d are in the error queue, want one in 10 s", n)
@@ -458,7 +456,7 @@ func TestTransactionsNoneIsSlowedDownButHandlesNothingTwice(t *testing.T) {
 		o.down.Store(false)
 		time.Sleep(time.Minute)
 		seen := map[string]int{}
-		for _, id := range o.attempts.list() {
+		for _, id := range o.attempts.List() {
 			seen[id]++
 			if seen[id] > 1 {
 				t.Errorf("message %s was attempted %d times", id, seen[id])
@@ -474,7 +472,7 @@ func TestALimitSurvivesChaos(t *testing.T) {
 	for seed := range uint64(6) {
 		for _, scope := range []recoverability.RateLimitScope{recoverability.ByEndpoint, recoverability.ByType} {
 			t.Run(fmt.Sprintf("%d %d", seed, scope), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 					if seed%3 == 1 {
 						broker.Without = inmemory.Delay | inmemory.FreeRelease
 					}
@@ -489,7 +487,7 @@ func TestALimitSurvivesChaos(t *testing.T) {
 }
 
 func TestARateLimitIsCheckedAtNew(t *testing.T) {
-	cfg := sales(&inmemory.Transport{})
+	cfg := harness.Sales(&inmemory.Transport{})
 	cfg.Recoverability.RateLimit.After = -3
 	if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), "RateLimit.After is -3") {
 		t.Errorf("New: %v", err)
@@ -500,17 +498,17 @@ func TestARateLimitIsCheckedAtNew(t *testing.T) {
 // no message.
 func TestSuspectsAndARateLimitGetAlong(t *testing.T) {
 	const messages, suspects = 100, 5
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		o := &outage{takes: 50 * time.Millisecond}
 		o.down.Store(true)
-		cfg := sales(broker, endpoint.Handle(o.handle))
+		cfg := harness.Sales(broker, endpoint.Handle(o.handle))
 		cfg.Concurrency = 8
 		cfg.Recoverability.RateLimit = slowed
 		for i := range suspects {
 			delivered(t, broker, "sales", wire(fmt.Sprint(messages+i)), 6)
 		}
-		r := start(t, cfg)
-		r.sendMany(messages)
+		r := harness.Start(t, cfg)
+		r.MustSendMany(messages)
 		time.Sleep(10 * time.Minute)
 		o.down.Store(false)
 		time.Sleep(10 * time.Minute)

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 func TestWaitReadyReturnsTheErrorOfRun(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Fail = func(verb, _ string) error {
 			if verb == "Open" {
 				time.Sleep(time.Second)
@@ -20,7 +21,7 @@ func TestWaitReadyReturnsTheErrorOfRun(t *testing.T) {
 			}
 			return nil
 		}
-		e, err := endpoint.New(sales(broker))
+		e, err := endpoint.New(harness.Sales(broker))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,8 +40,8 @@ func TestWaitReadyReturnsTheErrorOfRun(t *testing.T) {
 }
 
 func TestWaitReadyEndsWithItsContextAndWithRun(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		e, err := endpoint.New(sales(broker))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		e, err := endpoint.New(harness.Sales(broker))
 		if err != nil {
 			t.Fatal(err)
 		}

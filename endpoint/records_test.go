@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -64,16 +65,18 @@ func (inspectedConn) Record(context.Context, transport.RecordID) (transport.Reco
 func (inspectedConn) RemoveRecord(context.Context, transport.RecordID) error { return nil }
 
 // byID is the key of an order.
-func byID(m stateful.Message) (string, error) { return stateful.As[placeOrder](m.Value).ID, nil }
+func byID(m stateful.Message) (string, error) {
+	return stateful.As[harness.PlaceOrder](m.Value).ID, nil
+}
 
 // shop is a declaration of the owner "shop".
 var shop = stateful.Declaration{Owner: "shop", Kind: "shop", Func: placed, Key: byID}
 
-func placed(context.Context, *endpoint.Session, placeOrder) error { return nil }
+func placed(context.Context, *endpoint.Session, harness.PlaceOrder) error { return nil }
 
 // atomically is sales in the mode SendsAtomicWithReceive.
 func atomically(t transport.Transport, handlers ...endpoint.Handler) endpoint.Config {
-	cfg := sales(t, handlers...)
+	cfg := harness.Sales(t, handlers...)
 	cfg.Transactions, cfg.Recoverability = endpoint.SendsAtomicWithReceive, once
 	return cfg
 }
@@ -116,11 +119,11 @@ func TestNewReportsMistakesInHandlersWithState(t *testing.T) {
 }
 
 func TestTheKindsOfRecordsAreInstalledOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		db := &inspected{Transport: broker}
 		other := stateful.Declaration{Owner: "stock", Kind: "a stock", Func: placed, Key: byID}
-		shipped := endpoint.Handle(func(context.Context, *endpoint.Session, shipOrder) error { return nil })
-		start(t, atomically(db, endpoint.Handle(placed).Stateful(shop), endpoint.Handle(placed), shipped.Stateful(shop),
+		shipped := endpoint.Handle(func(context.Context, *endpoint.Session, harness.ShipOrder) error { return nil })
+		harness.Start(t, atomically(db, endpoint.Handle(placed).Stateful(shop), endpoint.Handle(placed), shipped.Stateful(shop),
 			endpoint.Handle(placed).Stateful(other)))
 		if diff := cmp.Diff([]string{"a stock@sales", "shop@sales"}, db.kinds); diff != "" {
 			t.Error(diff)
@@ -142,7 +145,7 @@ func TestRunRefusesADatabaseWithoutRecords(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.CreateQueues("sales", "error")
 				cfg := atomically(test.db(broker), endpoint.Handle(placed).Stateful(shop))
 				cfg.Install = test.install
@@ -170,24 +173,24 @@ func (p plain) Open(ctx context.Context, env transport.Env) (transport.Conn, err
 }
 
 func TestAHandlerWithStateKnowsItsCallAndAddsHeaders(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
-		send := func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
+		send := func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
 			call := stateful.CallOf(ctx)
 			if call == nil {
-				calls.add("no call")
+				calls.Add("no call")
 			} else {
-				calls.add(fmt.Sprint(call.Endpoint, " ", call.Kind, " ", call.Key, " ", call.Receive.Queue, " ", call.Remember))
+				calls.Add(fmt.Sprint(call.Endpoint, " ", call.Kind, " ", call.Key, " ", call.Receive.Queue, " ", call.Remember))
 				call.SetOutgoing(header.OriginatingSagaID, call.Key)
 				call.SetOutgoing("own", "no")
 			}
-			return s.Send(ctx, shipOrder(m), endpoint.Header("own", "yes"))
+			return s.Send(ctx, harness.ShipOrder(m), endpoint.Header("own", "yes"))
 		}
-		start(t, atomically(&inspected{Transport: broker}, endpoint.Handle(send), endpoint.Handle(send).Stateful(shop), endpoint.Handle(send))).
-			send(placeOrder{"1"})
+		harness.Start(t, atomically(&inspected{Transport: broker}, endpoint.Handle(send), endpoint.Handle(send).Stateful(shop), endpoint.Handle(send))).
+			MustSend(harness.PlaceOrder{ID: "1"})
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if diff := cmp.Diff([]string{"no call", "sales shop@sales 1 sales 168h0m0s", "no call"}, calls.list()); diff != "" {
+		if diff := cmp.Diff([]string{"no call", "sales shop@sales 1 sales 168h0m0s", "no call"}, calls.List()); diff != "" {
 			t.Error(diff)
 		}
 		var sagas []string
@@ -209,10 +212,10 @@ func TestAKeyFunctionMayFail(t *testing.T) {
 		"a panic":  {func(stateful.Message) (string, error) { panic(errors.New("no key")) }, "panic: no key"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				d := shop
 				d.Key = test.key
-				start(t, atomically(&inspected{Transport: broker}, endpoint.Handle(placed).Stateful(d))).send(placeOrder{"1"})
+				harness.Start(t, atomically(&inspected{Transport: broker}, endpoint.Handle(placed).Stateful(d))).MustSend(harness.PlaceOrder{ID: "1"})
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				failed := broker.Messages("error")

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -26,25 +26,26 @@ import (
 
 var errNo = errors.New("the bank says no")
 
-func failing(calls *tally) endpoint.Handler {
-	return endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
-		calls.add(fmt.Sprint(s.Attempt().N))
+func failing(calls *harness.Tally) endpoint.Handler {
+	return endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+		calls.Add(fmt.Sprint(s.Attempt().N))
 		return errNo
 	})
 }
 
-func TestAMessageThatAlwaysFailsIsTriedExactlyAsConfigured(t *testing.T) {
+// A message that always fails is attempted exactly as often as configured.
+func TestRetriesAreMadeExactlyAsConfigured(t *testing.T) {
 	for _, exact := range []bool{true, false} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			if !exact {
 				broker.Without = inmemory.Exact
 			}
-			var calls tally
-			r := start(t, sales(broker, failing(&calls)))
+			var calls harness.Tally
+			r := harness.Start(t, harness.Sales(broker, failing(&calls)))
 			begin := time.Now()
-			r.send(placeOrder{ID: "7"})
+			r.MustSend(harness.PlaceOrder{ID: "7"})
 			time.Sleep(10 * time.Minute)
-			if got := len(calls.list()); got != 24 {
+			if got := len(calls.List()); got != 24 {
 				t.Errorf("exact %v: %d attempts, want (5+1)·(3+1) = 24", exact, got)
 			}
 			failed := broker.Messages("error")
@@ -77,16 +78,17 @@ func TestAMessageThatAlwaysFailsIsTriedExactlyAsConfigured(t *testing.T) {
 	}
 }
 
-func TestAMessageKeepsItsIdentityOverDelaysAndTheErrorQueue(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var ids tally
-		r := start(t, sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
-			ids.add(s.MessageID() + " " + s.Header(header.MessageID))
+// A message keeps its identity over delayed retries and in the error queue.
+func TestAMessageKeepsItsIDOverDelaysAndTheErrorQueue(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var ids harness.Tally
+		r := harness.Start(t, harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+			ids.Add(s.MessageID() + " " + s.Header(header.MessageID))
 			return errNo
 		})))
-		r.send(placeOrder{}, endpoint.MessageID("order-7"))
+		r.MustSend(harness.PlaceOrder{}, endpoint.MessageID("order-7"))
 		time.Sleep(10 * time.Minute)
-		for _, id := range ids.list() {
+		for _, id := range ids.List() {
 			if id != "order-7 order-7" {
 				t.Fatalf("an attempt saw the id %q", id)
 			}
@@ -95,23 +97,6 @@ func TestAMessageKeepsItsIdentityOverDelaysAndTheErrorQueue(t *testing.T) {
 			t.Errorf("error queue: %v", got)
 		}
 	})
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func TestWhatCannotEverWorkGoesToTheErrorQueueAtOnce(t *testing.T) {
@@ -129,10 +114,10 @@ func TestWhatCannotEverWorkGoesToTheErrorQueueAtOnce(t *testing.T) {
 			`{"ID":"never"}`),
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				var calls tally
-				start(t, sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m placeOrder) error {
-					calls.add(m.ID)
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var calls harness.Tally
+				harness.Start(t, harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m harness.PlaceOrder) error {
+					calls.Add(m.ID)
 					return recoverability.Unrecoverable(errNo)
 				})))
 				if err := broker.Put("sales", m); err != nil {
@@ -146,8 +131,8 @@ func TestWhatCannotEverWorkGoesToTheErrorQueueAtOnce(t *testing.T) {
 				if !bytes.Equal(failed[0].Body, m.Body) {
 					t.Errorf("body %q became %q", m.Body, failed[0].Body)
 				}
-				if len(calls.list()) > 1 {
-					t.Errorf("it was handled %d times", len(calls.list()))
+				if len(calls.List()) > 1 {
+					t.Errorf("it was handled %d times", len(calls.List()))
 				}
 			})
 		})
@@ -164,15 +149,15 @@ func native(types, contentType, body string) *transport.Message {
 }
 
 func TestAPanicIsAFailureWithItsStack(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { panic(errNo) }))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error { panic(errNo) }))
 		cfg.Recoverability = once
 		var got error
 		cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
 			got = f.Err
 			return recoverability.MoveToError{}
 		}
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		var p *endpoint.PanicError
 		if !errors.As(got, &p) || !errors.Is(got, errNo) {
@@ -185,8 +170,9 @@ func TestAPanicIsAFailureWithItsStack(t *testing.T) {
 	})
 }
 
-func TestNothingIsLostAndNothingSpinsWhileTheErrorQueueIsMissing(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// While the error queue is missing, no message is lost and the endpoint does not spin.
+func TestAMissingErrorQueueLosesNothing(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.DeadLetterer
 		var missing atomic.Bool
 		missing.Store(true)
@@ -196,13 +182,13 @@ func TestNothingIsLostAndNothingSpinsWhileTheErrorQueueIsMissing(t *testing.T) {
 			}
 			return nil
 		}
-		var calls tally
-		cfg := sales(broker, failing(&calls))
+		var calls harness.Tally
+		cfg := harness.Sales(broker, failing(&calls))
 		cfg.Recoverability = once
-		r := start(t, cfg)
-		r.send(placeOrder{})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{})
 		time.Sleep(10 * time.Minute)
-		if n := len(calls.list()); n < 10 || n > 60 {
+		if n := len(calls.List()); n < 10 || n > 60 {
 			t.Errorf("%d attempts in ten minutes", n)
 		}
 		missing.Store(false)
@@ -213,15 +199,16 @@ func TestNothingIsLostAndNothingSpinsWhileTheErrorQueueIsMissing(t *testing.T) {
 	})
 }
 
-func TestAMissingDestinationFailsTheMessageAndSendsNothing(t *testing.T) {
+// A missing destination fails the message, and no message of the attempt is sent.
+func TestAMissingDestinationSendsNothing(t *testing.T) {
 	for _, without := range []inmemory.Capability{0, inmemory.Completer} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			broker.Without = without
-			cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
-				return s.Send(ctx, shipOrder(m), endpoint.To("nowhere"))
+			cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
+				return s.Send(ctx, harness.ShipOrder(m), endpoint.To("nowhere"))
 			}))
 			cfg.Recoverability = once
-			start(t, cfg).send(placeOrder{})
+			harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 			synctest.Wait()
 			failed := broker.Messages("error")
 			if len(failed) != 1 || !strings.Contains(failed[0].Headers.Get(header.ExceptionMessage), "no such queue") {
@@ -231,23 +218,26 @@ func TestAMissingDestinationFailsTheMessageAndSendsNothing(t *testing.T) {
 	}
 }
 
-func TestWithoutDelaysAMessageGoesToTheErrorQueueAfterItsImmediateRetries(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// If the transport has no delays, a message moves to the error queue after its immediate
+// retries.
+func TestWithoutDelaysOnlyImmediateRetriesAreMade(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.Delay
-		var calls tally
-		r := start(t, sales(broker, failing(&calls)))
-		r.send(placeOrder{})
+		var calls harness.Tally
+		r := harness.Start(t, harness.Sales(broker, failing(&calls)))
+		r.MustSend(harness.PlaceOrder{})
 		synctest.Wait()
-		if len(calls.list()) != 6 || len(broker.Messages("error")) != 1 {
-			t.Errorf("%d attempts, %d in the error queue", len(calls.list()), len(broker.Messages("error")))
+		if len(calls.List()) != 6 || len(broker.Messages("error")) != 1 {
+			t.Errorf("%d attempts, %d in the error queue", len(calls.List()), len(broker.Messages("error")))
 		}
-		if err := r.Send(t.Context(), placeOrder{}, endpoint.After(time.Second)); err == nil {
+		if err := r.Send(t.Context(), harness.PlaceOrder{}, endpoint.After(time.Second)); err == nil {
 			t.Error("a delayed send was accepted")
 		}
 	})
 }
 
-func TestActionsThatCannotBeCarriedOutMoveToTheErrorQueue(t *testing.T) {
+// If an action cannot be carried out, the message moves to the error queue.
+func TestAnImpossibleActionMovesToTheErrorQueue(t *testing.T) {
 	for name, policy := range map[string]recoverability.Policy{
 		"dead letter without a queue for it": func(recoverability.Failure) recoverability.Action {
 			return recoverability.DeadLetter{Reason: "no"}
@@ -263,11 +253,11 @@ func TestActionsThatCannotBeCarriedOutMoveToTheErrorQueue(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.Without, broker.MaxDelay = inmemory.DeadLetterer, time.Hour
-				cfg := sales(broker, failing(&tally{}))
+				cfg := harness.Sales(broker, failing(&harness.Tally{}))
 				cfg.Recoverability.Policy = policy
-				start(t, cfg).send(placeOrder{})
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 				synctest.Wait()
 				if got := len(broker.Messages("error")); got != 1 {
 					t.Errorf("the error queue has %d messages, want 1", got)
@@ -278,24 +268,24 @@ func TestActionsThatCannotBeCarriedOutMoveToTheErrorQueue(t *testing.T) {
 }
 
 func TestTheRecoverStageMayDecideOtherwiseAndSend(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
-		cfg := sales(broker, failing(&calls))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
+		cfg := harness.Sales(broker, failing(&calls))
 		cfg.Pipeline.Recover.Use("give up", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 			return func(ctx context.Context, rec *pipeline.Recover) error {
 				rec.Action = recoverability.MoveToError{Queue: "other"}
 				rec.Fault.Set("ticket", "T-1")
-				if err := rec.Sender().Send(ctx, shipOrder{ID: "cancel"}); err != nil {
+				if err := rec.Sender().Send(ctx, harness.ShipOrder{ID: "cancel"}); err != nil {
 					return err
 				}
 				return next(ctx, rec)
 			}
 		})
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		moved := broker.Messages("other")
-		if len(calls.list()) != 1 || len(moved) != 1 || moved[0].Headers.Get("ticket") != "T-1" {
-			t.Errorf("%d attempts, moved %v", len(calls.list()), moved)
+		if len(calls.List()) != 1 || len(moved) != 1 || moved[0].Headers.Get("ticket") != "T-1" {
+			t.Errorf("%d attempts, moved %v", len(calls.List()), moved)
 		}
 		if got := len(broker.Messages("shipping")); got != 1 {
 			t.Errorf("%d messages sent by the behavior, want 1", got)
@@ -303,7 +293,9 @@ func TestTheRecoverStageMayDecideOtherwiseAndSend(t *testing.T) {
 	})
 }
 
-func TestARecoverBehaviorThatFailsOrStopsDoesNotKeepTheMessage(t *testing.T) {
+// A Recover behavior that fails or does not call next does not keep the message in its
+// queue.
+func TestAFailingRecoverBehaviorKeepsNoMessage(t *testing.T) {
 	for name, f := range map[string]func() error{
 		"error": func() error { return errNo },
 		"stop":  func() error { return nil },
@@ -314,13 +306,13 @@ func TestARecoverBehaviorThatFailsOrStopsDoesNotKeepTheMessage(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				cfg := sales(broker, failing(&tally{}))
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				cfg := harness.Sales(broker, failing(&harness.Tally{}))
 				cfg.Recoverability = once
 				cfg.Pipeline.Recover.Use("broken", func(pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 					return func(context.Context, *pipeline.Recover) error { return f() }
 				})
-				start(t, cfg).send(placeOrder{})
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 				synctest.Wait()
 				if got := len(broker.Messages("error")); got != 1 {
 					t.Errorf("the error queue has %d messages, want 1", got)
@@ -330,18 +322,19 @@ func TestARecoverBehaviorThatFailsOrStopsDoesNotKeepTheMessage(t *testing.T) {
 	}
 }
 
-func TestARecoverBehaviorThatFailsAfterTheMoveUndoesNothingAndSaysNoOther(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var log lockedBuffer
-		cfg := sales(broker, failing(&tally{}))
+// A Recover behavior that fails after the move neither undoes the move nor reports another.
+func TestAFailureAfterTheMoveUndoesNothing(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var log harness.Log
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = once
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		cfg.Pipeline.Recover.Use("late", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 			return func(ctx context.Context, rec *pipeline.Recover) error {
-				return errors.Join(rec.Sender().Send(ctx, shipOrder{}), next(ctx, rec), errNo)
+				return errors.Join(rec.Sender().Send(ctx, harness.ShipOrder{}), next(ctx, rec), errNo)
 			}
 		})
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		if shipped, failed := len(broker.Messages("shipping")), len(broker.Messages("error")); shipped != 1 || failed != 1 {
 			t.Errorf("%d sent, %d in the error queue", shipped, failed)
@@ -353,32 +346,32 @@ func TestARecoverBehaviorThatFailsAfterTheMoveUndoesNothingAndSaysNoOther(t *tes
 }
 
 func TestTransactionsNoneHandlesAtMostOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
-		var log lockedBuffer
-		cfg := sales(broker, failing(&calls))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
+		var log harness.Log
+		cfg := harness.Sales(broker, failing(&calls))
 		cfg.Transactions = endpoint.None
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		r := start(t, cfg)
-		r.send(placeOrder{})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		if strings.Contains(log.String(), "cannot be carried out") {
 			t.Errorf("the default policy wants what the mode has not:\n%s", log.String())
 		}
-		if len(calls.list()) != 1 || len(broker.Messages("error")) != 1 {
-			t.Errorf("%d attempts, %d in the error queue", len(calls.list()), len(broker.Messages("error")))
+		if len(calls.List()) != 1 || len(broker.Messages("error")) != 1 {
+			t.Errorf("%d attempts, %d in the error queue", len(calls.List()), len(broker.Messages("error")))
 		}
 	})
 }
 
 func TestAtomicHandlersCommitTogetherOrNotAtAll(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var written tally
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
-			if err := inmemory.OnCommit(ctx, s, func() { written.add(m.ID) }); err != nil {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var written harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
+			if err := inmemory.OnCommit(ctx, s, func() { written.Add(m.ID) }); err != nil {
 				return err
 			}
-			if err := s.Send(ctx, shipOrder(m)); err != nil {
+			if err := s.Send(ctx, harness.ShipOrder(m)); err != nil {
 				return err
 			}
 			if s.Attempt().N == 1 {
@@ -387,9 +380,9 @@ func TestAtomicHandlersCommitTogetherOrNotAtAll(t *testing.T) {
 			return nil
 		}))
 		cfg.Transactions = endpoint.SendsAtomicWithReceive
-		start(t, cfg).send(placeOrder{ID: "7"})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{ID: "7"})
 		synctest.Wait()
-		if diff := cmp.Diff([]string{"7"}, written.list()); diff != "" {
+		if diff := cmp.Diff([]string{"7"}, written.List()); diff != "" {
 			t.Error(diff)
 		}
 		if got := len(broker.Messages("shipping")); got != 1 {
@@ -399,23 +392,23 @@ func TestAtomicHandlersCommitTogetherOrNotAtAll(t *testing.T) {
 }
 
 func TestWhatTheRecoverStageWritesGoesWithTheMove(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var written tally
-		cfg := sales(broker, failing(&tally{}))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var written harness.Tally
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Transactions = endpoint.SendsAtomicWithReceive
 		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.None}
 		cfg.Pipeline.Recover.Use("ledger", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 			return func(ctx context.Context, rec *pipeline.Recover) error {
 				s := rec.Sender().(*endpoint.Session)
-				if err := inmemory.OnCommit(ctx, s, func() { written.add(rec.Action.String()) }); err != nil {
+				if err := inmemory.OnCommit(ctx, s, func() { written.Add(rec.Action.String()) }); err != nil {
 					return err
 				}
 				return next(ctx, rec)
 			}
 		})
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
-		if diff := cmp.Diff([]string{`move to error queue "error"`}, written.list()); diff != "" {
+		if diff := cmp.Diff([]string{`move to error queue "error"`}, written.List()); diff != "" {
 			t.Error(diff)
 		}
 		if got := len(broker.Messages("error")); got != 1 {

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -47,11 +48,11 @@ func TestWhatIsTriedToldLoggedAndKeptIsAsConfigured(t *testing.T) {
 		{3, 2, 12, threeRetries + "delayed_retry #1 to sales, " + threeRetries + "delayed_retry #2 to sales, " + threeRetries},
 	} {
 		t.Run(fmt.Sprint(test.immediate, test.delayed), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				var calls, told, log tally
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var calls, told, log harness.Tally
 				failed := &errBank{}
-				cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
-					calls.add("")
+				cfg := harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
+					calls.Add("")
 					return failed
 				}))
 				cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = test.immediate, test.delayed
@@ -62,16 +63,16 @@ func TestWhatIsTriedToldLoggedAndKeptIsAsConfigured(t *testing.T) {
 						t.Errorf("%s was told of %v", n.Kind, n.Failure.Err)
 					}
 				})
-				start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.MessageID("m-1"))
 				time.Sleep(time.Hour)
 				synctest.Wait()
-				if n := len(calls.list()); n != test.attempts {
+				if n := len(calls.List()); n != test.attempts {
 					t.Errorf("%d attempts, want %d", n, test.attempts)
 				}
-				if diff := cmp.Diff(test.told+"moved_to_error to error", strings.Join(told.list(), ", ")); diff != "" {
+				if diff := cmp.Diff(test.told+"moved_to_error to error", strings.Join(told.List(), ", ")); diff != "" {
 					t.Error(diff)
 				}
-				checkLog(t, log.list(), told.list())
+				checkLog(t, log.List(), told.List())
 				checkFailed(t, broker.Messages("error"))
 			})
 		})
@@ -131,17 +132,17 @@ func TestWhatAPolicyDecidesIsDone(t *testing.T) {
 		}, 2, "error"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				var ids tally
-				cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
-					ids.add(s.MessageID())
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var ids harness.Tally
+				cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+					ids.Add(s.MessageID())
 					return errNo
 				}))
 				cfg.AuditQueue, cfg.Recoverability.Policy = "audit", test.policy
-				start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.MessageID("m-1"))
 				time.Sleep(time.Hour)
 				synctest.Wait()
-				if diff := cmp.Diff(slices.Repeat([]string{"m-1"}, test.attempts), ids.list()); diff != "" {
+				if diff := cmp.Diff(slices.Repeat([]string{"m-1"}, test.attempts), ids.List()); diff != "" {
 					t.Error(diff)
 				}
 				for _, queue := range []string{"error", "other", "audit", "sales"} {
@@ -154,21 +155,22 @@ func TestWhatAPolicyDecidesIsDone(t *testing.T) {
 	}
 }
 
-func TestAPolicySeesTheMessageItsErrorAndTheConfiguration(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var seen tally
+// A policy sees the message, its error and the configuration.
+func TestAPolicySeesMessageErrorAndConfiguration(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var seen harness.Tally
 		broker.CreateQueues("sales")
-		cfg := sales(broker, failing(&tally{}))
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: 1, Delays: recoverability.Delays{Delay: time.Second}, ErrorQueue: "failed"}
 		cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
-			seen.add(fmt.Sprintf("%s %s %s %s, is the error %v, after %d, config %d %d %v %s", f.MessageID, f.Type, f.Queue, f.Headers.Get("Tenant")+f.Native["colour"],
+			seen.Add(fmt.Sprintf("%s %s %s %s, is the error %v, after %d, config %d %d %v %s", f.MessageID, f.Type, f.Queue, f.Headers.Get("Tenant")+f.Native["colour"],
 				errors.Is(f.Err, errNo), f.Delayed, f.Config.Immediate, f.Config.Delayed, f.Config.Delays.Delay, f.Config.ErrorQueue))
 			return f.Decide()
 		}
 		m := native("Shop.PlaceOrder", "application/json", `{}`)
 		m.Headers.Set("Tenant", "acme")
 		m.ID, m.Native = "m-1", map[string]string{"colour": "red"}
-		start(t, cfg)
+		harness.Start(t, cfg)
 		if err := broker.Put("sales", m); err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +179,7 @@ func TestAPolicySeesTheMessageItsErrorAndTheConfiguration(t *testing.T) {
 			"m-1 Shop.PlaceOrder sales acmered, is the error true, after 0, config -1 1 1s failed",
 			"m-1 Shop.PlaceOrder sales acme, is the error true, after 1, config -1 1 1s failed",
 		}
-		if diff := cmp.Diff(want, seen.list()); diff != "" {
+		if diff := cmp.Diff(want, seen.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -199,10 +201,10 @@ func TestWhatWasSentBeforeABehaviorFailedDoesNotLeave(t *testing.T) {
 			"Invoke":  {Invoke: failAfter[*pipeline.Invoke]()},
 		} {
 			t.Run(fmt.Sprint(mode, name), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-					cfg := sales(broker, shipping())
+				harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+					cfg := harness.Sales(broker, shipping())
 					cfg.Transactions, cfg.Recoverability, cfg.Pipeline = mode, once, p
-					start(t, cfg).send(placeOrder{})
+					harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 					synctest.Wait()
 					if sent, failed := len(broker.Messages("shipping")), len(broker.Messages("error")); sent != 0 || failed != 1 {
 						t.Errorf("%d sent, %d in the error queue", sent, failed)
@@ -214,15 +216,15 @@ func TestWhatWasSentBeforeABehaviorFailedDoesNotLeave(t *testing.T) {
 }
 
 func TestCopiesOfAFailedMessageDoNotExpire(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
-		cfg := sales(broker, failing(&calls))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
+		cfg := harness.Sales(broker, failing(&calls))
 		cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: 1, Delays: recoverability.Delays{Delay: time.Minute}}
-		start(t, cfg).send(placeOrder{}, endpoint.ExpireAfter(10*time.Second))
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.ExpireAfter(10*time.Second))
 		time.Sleep(24 * time.Hour)
 		got := broker.Messages("error")
-		if len(calls.list()) != 2 || len(got) != 1 || got[0].Headers.Get(header.TimeToBeReceived) != "00:00:10" {
-			t.Errorf("%d attempts, the error queue has %v", len(calls.list()), got)
+		if len(calls.List()) != 2 || len(got) != 1 || got[0].Headers.Get(header.TimeToBeReceived) != "00:00:10" {
+			t.Errorf("%d attempts, the error queue has %v", len(calls.List()), got)
 		}
 	})
 }
@@ -240,10 +242,10 @@ func TestWhatARecoverBehaviorDecidesIsLoggedAndTold(t *testing.T) {
 		"too long":      {recoverability.Delay{For: 48 * time.Hour}, []string{"fallback_taken move_to_error", "moved_to_error to error"}, "ERROR MoveToError: "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.MaxDelay = time.Hour
-				var told, log tally
-				cfg := sales(broker, failing(&tally{}))
+				var told, log harness.Tally
+				cfg := harness.Sales(broker, failing(&harness.Tally{}))
 				cfg.Logger, cfg.Notify = slog.New(lines{&log}), telling(&told)
 				cfg.Pipeline.Recover.Use("decide", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 					return func(ctx context.Context, rec *pipeline.Recover) error {
@@ -251,30 +253,31 @@ func TestWhatARecoverBehaviorDecidesIsLoggedAndTold(t *testing.T) {
 						return next(ctx, rec)
 					}
 				})
-				start(t, cfg).send(placeOrder{})
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 				synctest.Wait()
-				if diff := cmp.Diff(test.want, told.list()); diff != "" {
+				if diff := cmp.Diff(test.want, told.List()); diff != "" {
 					t.Error(diff)
 				}
-				if !slices.ContainsFunc(log.list(), func(line string) bool { return strings.HasPrefix(line, test.logger) }) {
-					t.Errorf("no line of %q in %q", test.logger, log.list())
+				if !slices.ContainsFunc(log.List(), func(line string) bool { return strings.HasPrefix(line, test.logger) }) {
+					t.Errorf("no line of %q in %q", test.logger, log.List())
 				}
 			})
 		})
 	}
 }
 
-func TestARateLimitBeginsAfterTheConfiguredNumberOfFailures(t *testing.T) {
+// A rate limit begins after the configured number of failures.
+func TestARateLimitBeginsAfterItsFailures(t *testing.T) {
 	for after, want := range map[int][]string{5: {"rate_limit_started"}, 100: nil} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-			var told tally
-			cfg := sales(broker, failing(&tally{}))
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			var told harness.Tally
+			cfg := harness.Sales(broker, failing(&harness.Tally{}))
 			cfg.Recoverability = recoverability.Config{Immediate: 3, Delayed: recoverability.None}
 			cfg.Recoverability.RateLimit = recoverability.RateLimit{After: after, Delay: 2 * time.Second}
 			cfg.Notify = telling(&told)
-			start(t, cfg).sendMany(10)
+			harness.Start(t, cfg).MustSendMany(10)
 			time.Sleep(time.Minute)
-			got := slices.DeleteFunc(told.list(), func(line string) bool { return !strings.HasPrefix(line, "rate_limit") })
+			got := slices.DeleteFunc(told.List(), func(line string) bool { return !strings.HasPrefix(line, "rate_limit") })
 			if diff := cmp.Diff(want, got, cmp.Transformer("all", func(s []string) string { return strings.Join(s, ",") })); diff != "" {
 				t.Errorf("after %d failures: %s", after, diff)
 			}
@@ -298,14 +301,14 @@ func TestARetryOfServiceControlIsAcknowledged(t *testing.T) {
 	} {
 		for _, mode := range []endpoint.TransactionMode{endpoint.None, endpoint.ReceiveOnly, endpoint.SendsAtomicWithReceive} {
 			t.Run(fmt.Sprint(name, mode), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 					broker.CreateQueues("acks")
-					cfg := sales(broker, shipping())
+					cfg := harness.Sales(broker, shipping())
 					cfg.AuditQueue, cfg.Transactions = "audit", mode
 					if test.mute {
 						cfg.Pipeline.Dispatch = onDispatch(func(func() error) error { return nil })
 					}
-					start(t, cfg).send(placeOrder{}, endpoint.Header(header.RetryAcknowledgement, test.queue), endpoint.Header(header.RetryUniqueID, test.id))
+					harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.Header(header.RetryAcknowledgement, test.queue), endpoint.Header(header.RetryUniqueID, test.id))
 					synctest.Wait()
 					acks, audited := broker.Messages("acks"), broker.Messages("audit")
 					if len(acks) != test.want || len(audited) != 1 {
@@ -329,11 +332,11 @@ func TestARetryOfServiceControlIsAcknowledged(t *testing.T) {
 }
 
 func TestARetryThatFailsAgainIsNotAcknowledged(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.CreateQueues("acks")
-		cfg := sales(broker, failing(&tally{}))
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = once
-		start(t, cfg).send(placeOrder{}, endpoint.Header(header.RetryAcknowledgement, "acks"), endpoint.Header(header.RetryUniqueID, "u-1"))
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.Header(header.RetryAcknowledgement, "acks"), endpoint.Header(header.RetryUniqueID, "u-1"))
 		synctest.Wait()
 		failed := broker.Messages("error")
 		if len(broker.Messages("acks")) != 0 || len(failed) != 1 || failed[0].Headers.Get(header.RetryUniqueID) != "u-1" {
@@ -353,11 +356,11 @@ func TestTheStackOfAPanicIsTheUsersAlone(t *testing.T) {
 		"once more": {panicsTwice, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { test.panics(); return nil }))
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				cfg := harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error { test.panics(); return nil }))
 				cfg.Recoverability = once
 				cfg.Pipeline.Invoke.Use("pass", func(next pipeline.Func[*pipeline.Invoke]) pipeline.Func[*pipeline.Invoke] { return next })
-				start(t, cfg).send(placeOrder{})
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 				synctest.Wait()
 				trace := broker.Messages("error")[0].Headers.Get(header.ExceptionStackTrace)
 				stack := fault.GoStack(trace)

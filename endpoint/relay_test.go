@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -56,15 +57,15 @@ func forwarded(to string) *transport.Message {
 }
 
 func TestAMessageForAnotherQueueIsSentOnAndNotHandled(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var handled tally
-		start(t, sales(relaying(broker), working[placeOrder](&handled)))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var handled harness.Tally
+		harness.Start(t, harness.Sales(relaying(broker), working[harness.PlaceOrder](&handled)))
 		if err := broker.Put("sales", forwarded("other")); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if got := broker.Messages("other"); len(got) != 1 || got[0].ID != "1" || len(handled.list()) != 0 {
-			t.Errorf("%d messages in the other queue, handled %v", len(got), handled.list())
+		if got := broker.Messages("other"); len(got) != 1 || got[0].ID != "1" || len(handled.List()) != 0 {
+			t.Errorf("%d messages in the other queue, handled %v", len(got), handled.List())
 		}
 		if n := len(broker.Messages("sales")); n != 0 {
 			t.Errorf("%d messages remain", n)
@@ -72,17 +73,18 @@ func TestAMessageForAnotherQueueIsSentOnAndNotHandled(t *testing.T) {
 	})
 }
 
-func TestAMessageForAQueueThatIsGoneMovesToTheErrorQueue(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var handled tally
-		start(t, sales(relaying(broker), working[placeOrder](&handled)))
+// A stored message for a queue that is gone moves to the error queue.
+func TestARowForAMissingQueueMovesToTheErrorQueue(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var handled harness.Tally
+		harness.Start(t, harness.Sales(relaying(broker), working[harness.PlaceOrder](&handled)))
 		if err := broker.Put("sales", forwarded("gone")); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		failed := broker.Messages("error")
-		if len(failed) != 1 || len(handled.list()) != 0 {
-			t.Fatalf("%d messages in the error queue, handled %v", len(failed), handled.list())
+		if len(failed) != 1 || len(handled.List()) != 0 {
+			t.Fatalf("%d messages in the error queue, handled %v", len(failed), handled.List())
 		}
 		h := failed[0].Headers
 		if h.Get(header.FailedQ) != "gone" || h.Get(header.HoldfastFaultClass) != "undeliverable" {
@@ -91,9 +93,10 @@ func TestAMessageForAQueueThatIsGoneMovesToTheErrorQueue(t *testing.T) {
 	})
 }
 
-func TestAMessageForAQueueWithoutANameIsSaidToHaveFailedWhereItWas(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		start(t, sales(relaying(broker)))
+// A message for a queue without a name is reported as failed in the queue that it was in.
+func TestAMessageForAnUnnamedQueueNamesItsQueue(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Start(t, harness.Sales(relaying(broker)))
 		if err := broker.Put("sales", forwarded("")); err != nil {
 			t.Fatal(err)
 		}
@@ -105,8 +108,9 @@ func TestAMessageForAQueueWithoutANameIsSaidToHaveFailedWhereItWas(t *testing.T)
 	})
 }
 
-func TestAMessageForAnotherQueueStaysWhileTheBrokerIsAway(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// A message for another queue stays where the message is while the broker is away.
+func TestForwardedMessagesStayWhileTheBrokerIsAway(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var away atomic.Bool
 		away.Store(true)
 		broker.Fail = func(verb, _ string) error {
@@ -115,9 +119,9 @@ func TestAMessageForAnotherQueueStaysWhileTheBrokerIsAway(t *testing.T) {
 			}
 			return nil
 		}
-		cfg := sales(relaying(broker))
+		cfg := harness.Sales(relaying(broker))
 		cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None}
-		start(t, cfg)
+		harness.Start(t, cfg)
 		if err := broker.Put("sales", forwarded("other")); err != nil {
 			t.Fatal(err)
 		}
@@ -134,8 +138,8 @@ func TestAMessageForAnotherQueueStaysWhileTheBrokerIsAway(t *testing.T) {
 }
 
 func TestASatelliteIsReceivedFromWhenItExists(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var done tally
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var done harness.Tally
 		broker.Satellites = []transport.Satellite{{
 			Queue: "later",
 			Wait: func(ctx context.Context) error {
@@ -147,11 +151,11 @@ func TestASatelliteIsReceivedFromWhenItExists(t *testing.T) {
 				}
 			},
 			Handle: func(_ context.Context, m *transport.Message) ([]transport.Operation, error) {
-				done.add(m.ID)
+				done.Add(m.ID)
 				return nil, nil
 			},
 		}}
-		r := start(t, sales(broker))
+		r := harness.Start(t, harness.Sales(broker))
 		if h := r.Health(); !h.Ready || len(h.Queues) != 1 {
 			t.Errorf("health while it does not exist: %+v", h)
 		}
@@ -161,7 +165,7 @@ func TestASatelliteIsReceivedFromWhenItExists(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
-		if diff := cmp.Diff([]string{"1"}, done.list()); diff != "" {
+		if diff := cmp.Diff([]string{"1"}, done.List()); diff != "" {
 			t.Error(diff)
 		}
 		if h := r.Health(); !h.Ready || len(h.Queues) != 2 {
@@ -171,15 +175,15 @@ func TestASatelliteIsReceivedFromWhenItExists(t *testing.T) {
 }
 
 func TestAnEndpointStopsWhileASatelliteDoesNotExist(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Satellites = []transport.Satellite{{Queue: "never", Wait: func(ctx context.Context) error {
 			<-ctx.Done()
 			return errors.Join(ctx.Err())
 		}}}
-		r := start(t, sales(broker))
+		r := harness.Start(t, harness.Sales(broker))
 		synctest.Wait()
 		began := time.Now()
-		r.end()
+		r.End()
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("the stop took %v", took)
 		}

@@ -13,14 +13,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 // watching is a configuration that puts down what the policy is told.
-func watching(broker *inmemory.Transport, told *tally, handle func(context.Context, *endpoint.Session, placeOrder) error) endpoint.Config {
-	cfg := sales(broker, endpoint.Handle(handle))
+func watching(broker *inmemory.Transport, told *harness.Tally, handle func(context.Context, *endpoint.Session, harness.PlaceOrder) error) endpoint.Config {
+	cfg := harness.Sales(broker, endpoint.Handle(handle))
 	cfg.Recoverability = recoverability.Config{Immediate: 4, Delayed: recoverability.None}
 	cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
 		var past []string
@@ -28,14 +29,14 @@ func watching(broker *inmemory.Transport, told *tally, handle func(context.Conte
 			_, text, _ := strings.Cut(p.Text, ": ")
 			past = append(past, text)
 		}
-		told.add(fmt.Sprintf("attempt %d, immediate %d, handled %d, lost %d, after %q", f.Attempt, f.Immediate, f.Handled, f.Lost, past))
+		told.Add(fmt.Sprintf("attempt %d, immediate %d, handled %d, lost %d, after %q", f.Attempt, f.Immediate, f.Handled, f.Lost, past))
 		return f.Decide()
 	}
 	return cfg
 }
 
 func TestFailuresCrashesAndLostLeasesAreToldApart(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Lease = 10 * time.Second
 		var broken atomic.Bool
 		broker.Fail = func(verb, _ string) error {
@@ -44,8 +45,8 @@ func TestFailuresCrashesAndLostLeasesAreToldApart(t *testing.T) {
 			}
 			return nil
 		}
-		var told tally
-		cfg := watching(broker, &told, func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
+		var told harness.Tally
+		cfg := watching(broker, &told, func(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
 			if s.Attempt().N != 2 {
 				time.Sleep(time.Second) // the handler that lost its lease comes to its end
 				return fmt.Errorf("failure %d", s.Attempt().N)
@@ -55,7 +56,7 @@ func TestFailuresCrashesAndLostLeasesAreToldApart(t *testing.T) {
 			broken.Store(false)
 			return ctx.Err()
 		})
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		if err := broker.Put("sales", native("Shop.PlaceOrder", "application/json", `{}`)); err != nil {
 			t.Fatal(err)
 		}
@@ -66,17 +67,17 @@ func TestFailuresCrashesAndLostLeasesAreToldApart(t *testing.T) {
 			`attempt 4, immediate 4, handled 3, lost 1, after ["failure 1" "failure 3"]`,
 			`attempt 5, immediate 5, handled 4, lost 1, after ["failure 1" "failure 3" "failure 4"]`,
 		}
-		if diff := cmp.Diff(want, told.list()); diff != "" {
+		if diff := cmp.Diff(want, told.List()); diff != "" {
 			t.Error(diff)
 		}
-		r.end()
+		r.End()
 	})
 }
 
 // What another process has handled is not known, but the broker counts it.
 func TestAFreshProcessKnowsOnlyWhatTheBrokerCounts(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		fail := func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		fail := func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
 			return fmt.Errorf("failure %d", s.Attempt().N)
 		}
 		put := native("Shop.PlaceOrder", "application/json", `{}`)
@@ -91,15 +92,15 @@ func TestAFreshProcessKnowsOnlyWhatTheBrokerCounts(t *testing.T) {
 		for range 2 { // two processes that crash
 			crash(t, conn)
 		}
-		var told tally
-		start(t, watching(broker, &told, fail))
+		var told harness.Tally
+		harness.Start(t, watching(broker, &told, fail))
 		synctest.Wait()
 		want := []string{
 			`attempt 3, immediate 3, handled 1, lost 0, after []`,
 			`attempt 4, immediate 4, handled 2, lost 0, after ["failure 3"]`,
 			`attempt 5, immediate 5, handled 3, lost 0, after ["failure 3" "failure 4"]`,
 		}
-		if diff := cmp.Diff(want, told.list()); diff != "" {
+		if diff := cmp.Diff(want, told.List()); diff != "" {
 			t.Error(diff)
 		}
 		if err := conn.Close(); err != nil {
@@ -130,14 +131,14 @@ func crash(t *testing.T, conn transport.Conn) {
 // A message that comes back under its id, from the error queue for instance, starts afresh.
 func TestAMessageThatComesBackHasNoPast(t *testing.T) {
 	for _, without := range []inmemory.Capability{0, inmemory.Exact} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			broker.Without = without
-			var told tally
-			cfg := watching(broker, &told, func(context.Context, *endpoint.Session, placeOrder) error { return errNo })
+			var told harness.Tally
+			cfg := watching(broker, &told, func(context.Context, *endpoint.Session, harness.PlaceOrder) error { return errNo })
 			cfg.Recoverability.Immediate = 1
-			r := start(t, cfg)
+			r := harness.Start(t, cfg)
 			for range 2 {
-				r.send(placeOrder{}, endpoint.MessageID("same"))
+				r.MustSend(harness.PlaceOrder{}, endpoint.MessageID("same"))
 				synctest.Wait()
 			}
 			want := []string{
@@ -146,7 +147,7 @@ func TestAMessageThatComesBackHasNoPast(t *testing.T) {
 				`attempt 1, immediate 1, handled 1, lost 0, after []`,
 				`attempt 2, immediate 2, handled 2, lost 0, after ["the bank says no"]`,
 			}
-			if diff := cmp.Diff(want, told.list()); diff != "" {
+			if diff := cmp.Diff(want, told.List()); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -156,22 +157,22 @@ func TestAMessageThatComesBackHasNoPast(t *testing.T) {
 // More messages fail in turn than are remembered: what the broker does not count ends all the same,
 // because the memory holds all that can be out.
 func TestRetriesEndHoweverFewFailuresAreRemembered(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.Exact
-		var calls tally
-		cfg := sales(broker, failing(&calls))
+		var calls harness.Tally
+		cfg := harness.Sales(broker, failing(&calls))
 		cfg.Concurrency = 4
 		cfg.Recoverability = recoverability.Config{Immediate: 3, Delayed: recoverability.None, Memory: recoverability.Memory{Messages: 1, Bytes: 1}}
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		const messages = 200
 		for range messages {
-			r.send(placeOrder{})
+			r.MustSend(harness.PlaceOrder{})
 		}
 		time.Sleep(time.Minute)
 		if got := len(broker.Messages("error")); got != messages {
 			t.Errorf("%d messages are in the error queue, want %d", got, messages)
 		}
-		t.Logf("%d attempts at %d messages", len(calls.list()), messages)
+		t.Logf("%d attempts at %d messages", len(calls.List()), messages)
 	})
 }
 
@@ -179,23 +180,23 @@ func TestRetriesEndHoweverFewFailuresAreRemembered(t *testing.T) {
 // cycle.
 func TestTheFirstFailureIsThatOfTheFirstAttempt(t *testing.T) {
 	for _, without := range []inmemory.Capability{0, inmemory.Exact} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			broker.Without = without
-			var first tally
+			var first harness.Tally
 			begin := time.Now()
-			cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+			cfg := harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
 				time.Sleep(5 * time.Hour)
 				return errNo
 			}))
 			cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: 5}
 			cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
-				first.add(f.FirstFailure.Sub(begin).String())
+				first.Add(f.FirstFailure.Sub(begin).String())
 				return f.Decide()
 			}
-			start(t, cfg).send(placeOrder{})
+			harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 			time.Sleep(10 * 24 * time.Hour)
 			// after 5, 10 and 15 hours, delayed, after 20 and 25 and 30: the end of 24 hours is over
-			if diff := cmp.Diff([]string{"5h0m0s", "5h0m0s", "5h0m0s", "5h0m0s", "5h0m0s", "5h0m0s"}, first.list()); diff != "" {
+			if diff := cmp.Diff([]string{"5h0m0s", "5h0m0s", "5h0m0s", "5h0m0s", "5h0m0s", "5h0m0s"}, first.List()); diff != "" {
 				t.Errorf("without %b: %s", without, diff)
 			}
 			if got := len(broker.Messages("error")); got != 1 {

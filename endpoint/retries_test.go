@@ -12,43 +12,44 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 // failingAll fails commands and events alike, and counts them by type.
-func failingAll(calls *tally) []endpoint.Handler {
+func failingAll(calls *harness.Tally) []endpoint.Handler {
 	fail := func(s *endpoint.Session, m any) error {
-		calls.add(fmt.Sprintf("%T %d", m, s.Attempt().N))
+		calls.Add(fmt.Sprintf("%T %d", m, s.Attempt().N))
 		return fmt.Errorf("charge: %w", errNo)
 	}
 	return []endpoint.Handler{
-		endpoint.Handle(func(_ context.Context, s *endpoint.Session, m placeOrder) error { return fail(s, m) }),
-		endpoint.Handle(func(_ context.Context, s *endpoint.Session, m orderPlaced) error { return fail(s, m) }),
+		endpoint.Handle(func(_ context.Context, s *endpoint.Session, m harness.PlaceOrder) error { return fail(s, m) }),
+		endpoint.Handle(func(_ context.Context, s *endpoint.Session, m harness.OrderPlaced) error { return fail(s, m) }),
 	}
 }
 
 func TestRulesAreOfMessageTypesAndTheirBases(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
-		cfg := sales(broker, failingAll(&calls)...)
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
+		cfg := harness.Sales(broker, failingAll(&calls)...)
 		cfg.Recoverability = recoverability.Config{
 			Immediate: 1, Delayed: recoverability.None,
 			Rules: []recoverability.Rule{{Types: []string{"Shop.IOrderEvent"}, Immediate: 3, ErrorQueue: "events-failed"}},
 		}
-		r := start(t, cfg)
-		r.send(placeOrder{})
-		if err := r.Publish(t.Context(), orderPlaced{}); err != nil {
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{})
+		if err := r.Publish(t.Context(), harness.OrderPlaced{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
 		counts := map[string]int{}
-		for _, call := range calls.list() {
+		for _, call := range calls.List() {
 			name, _, _ := strings.Cut(call, " ")
 			counts[name]++
 		}
-		if diff := cmp.Diff(map[string]int{"endpoint_test.placeOrder": 2, "endpoint_test.orderPlaced": 4}, counts); diff != "" {
+		if diff := cmp.Diff(map[string]int{"harness.PlaceOrder": 2, "harness.OrderPlaced": 4}, counts); diff != "" {
 			t.Error(diff)
 		}
 		if a, b := len(broker.Messages("error")), len(broker.Messages("events-failed")); a != 1 || b != 1 {
@@ -58,7 +59,7 @@ func TestRulesAreOfMessageTypesAndTheirBases(t *testing.T) {
 }
 
 func TestARuleOfAnUnknownTypeIsRefused(t *testing.T) {
-	cfg := sales(&inmemory.Transport{})
+	cfg := harness.Sales(&inmemory.Transport{})
 	cfg.Recoverability.Rules = []recoverability.Rule{
 		{Types: []string{"Shop.PlaceOrder", "Shop.IOrderEvent"}}, {Types: []string{"Shop.PlaceOrder", "Shop.PlacedOrder"}},
 	}
@@ -71,7 +72,7 @@ func TestARuleOfAnUnknownTypeIsRefused(t *testing.T) {
 
 func TestAnEndpointIsNoErrorQueueOfARule(t *testing.T) {
 	for _, queue := range []string{"sales", "sales-a"} {
-		cfg := sales(&inmemory.Transport{})
+		cfg := harness.Sales(&inmemory.Transport{})
 		cfg.Instance, cfg.InstanceQueue = "a", true
 		cfg.Recoverability.Rules = []recoverability.Rule{{Action: recoverability.MoveToError{Queue: queue}}}
 		if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("are both %q", queue)) {
@@ -81,13 +82,13 @@ func TestAnEndpointIsNoErrorQueueOfARule(t *testing.T) {
 }
 
 func TestConfiguredErrorsAreFoundInWhatAHandlerReturns(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
-		cfg := sales(broker, failingAll(&calls)...)
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
+		cfg := harness.Sales(broker, failingAll(&calls)...)
 		cfg.Recoverability.Unrecoverable = []recoverability.Matcher{recoverability.Is(errNo)}
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
-		if a, b := len(calls.list()), len(broker.Messages("error")); a != 1 || b != 1 {
+		if a, b := len(calls.List()), len(broker.Messages("error")); a != 1 || b != 1 {
 			t.Errorf("%d attempts, %d in the error queue, want 1 and 1", a, b)
 		}
 	})
@@ -97,25 +98,25 @@ func TestAFeatureMayAddUnrecoverableErrors(t *testing.T) {
 	feature := func(cfg *endpoint.Config) {
 		cfg.Recoverability.Unrecoverable = append(cfg.Recoverability.Unrecoverable, recoverability.Is(errNo))
 	}
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls tally
-		cfg := sales(broker, failingAll(&calls)...)
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
+		cfg := harness.Sales(broker, failingAll(&calls)...)
 		feature(&cfg)
 		e, err := endpoint.New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		cfg.Recoverability.Unrecoverable[0] = nil // New has copied it
-		run(t, e).send(placeOrder{})
+		harness.Run(t, e).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
-		if got := len(calls.list()); got != 1 {
+		if got := len(calls.List()); got != 1 {
 			t.Errorf("%d attempts, want 1", got)
 		}
 	})
 }
 
 // What a policy is told is what the transport and the mode can do.
-func TestRetriesThatCannotBeMadeAreNotAllowedAndWarnedOf(t *testing.T) {
+func TestImpossibleRetriesAreWarnedOf(t *testing.T) {
 	set := recoverability.Config{Immediate: 2, Delayed: 4}
 	noNumbers := recoverability.Config{}
 	ruled := recoverability.Config{Rules: []recoverability.Rule{{Types: []string{"Shop.PlaceOrder"}, Immediate: 1}}}
@@ -140,23 +141,23 @@ func TestRetriesThatCannotBeMadeAreNotAllowedAndWarnedOf(t *testing.T) {
 		"None, none wanted, no delays": {inmemory.Delay, endpoint.None, once, "", recoverability.Retries{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.Without = test.without
-				var log lockedBuffer
+				var log harness.Log
 				var allowed []recoverability.Retries
-				cfg := sales(broker, failing(&tally{}))
+				cfg := harness.Sales(broker, failing(&harness.Tally{}))
 				cfg.Transactions, cfg.Recoverability = test.mode, test.config
 				cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 				cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
 					allowed = append(allowed, f.Allowed())
 					return recoverability.MoveToError{}
 				}
-				r := start(t, cfg)
+				r := harness.Start(t, cfg)
 				warned := log.String()
 				if !strings.Contains(warned, test.warned) || (test.warned == "") == strings.Contains(warned, "retries are off") {
 					t.Errorf("the log says\n%swant %q", warned, test.warned)
 				}
-				r.send(placeOrder{})
+				r.MustSend(harness.PlaceOrder{})
 				synctest.Wait()
 				if diff := cmp.Diff([]recoverability.Retries{test.allowed}, allowed); diff != "" {
 					t.Error(diff)
@@ -168,22 +169,22 @@ func TestRetriesThatCannotBeMadeAreNotAllowedAndWarnedOf(t *testing.T) {
 
 // A policy of one's own for one case, around what the endpoint is configured to do.
 func TestAPolicyAroundTheConfigurationInForce(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.Delay
-		var calls tally
-		cfg := sales(broker, failing(&calls))
+		var calls harness.Tally
+		cfg := harness.Sales(broker, failing(&calls))
 		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: 4, ErrorQueue: "failed"}
 		cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action { return f.Decide() }
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
-		if a, b := len(calls.list()), len(broker.Messages("failed")); a != 3 || b != 1 {
+		if a, b := len(calls.List()), len(broker.Messages("failed")); a != 3 || b != 1 {
 			t.Errorf("%d attempts, %d in the error queue, want 3 and 1", a, b)
 		}
 	})
 }
 
 // What a behavior of the Recover stage decides is held to the same as what the policy does.
-func TestWhatABehaviorCannotHaveDoneMovesToTheErrorQueue(t *testing.T) {
+func TestAnImpossibleDecisionMovesToTheErrorQueue(t *testing.T) {
 	for name, test := range map[string]struct {
 		mode   endpoint.TransactionMode
 		action recoverability.Action
@@ -200,10 +201,10 @@ func TestWhatABehaviorCannotHaveDoneMovesToTheErrorQueue(t *testing.T) {
 		"a queue that is not there, mode None": {endpoint.None, recoverability.MoveToError{Queue: "nowhere"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.Without = inmemory.Delay | inmemory.DeadLetterer
-				var calls tally
-				cfg := sales(broker, failing(&calls))
+				var calls harness.Tally
+				cfg := harness.Sales(broker, failing(&calls))
 				cfg.Transactions = test.mode
 				cfg.Pipeline.Recover.Use("decide", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 					return func(ctx context.Context, rec *pipeline.Recover) error {
@@ -211,9 +212,9 @@ func TestWhatABehaviorCannotHaveDoneMovesToTheErrorQueue(t *testing.T) {
 						return next(ctx, rec)
 					}
 				})
-				start(t, cfg).send(placeOrder{})
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 				time.Sleep(time.Minute)
-				if a, b := len(calls.list()), len(broker.Messages("error")); a != 1 || b != 1 {
+				if a, b := len(calls.List()), len(broker.Messages("error")); a != 1 || b != 1 {
 					t.Errorf("%d attempts, %d in the error queue, want 1 and 1", a, b)
 				}
 			})
@@ -222,24 +223,24 @@ func TestWhatABehaviorCannotHaveDoneMovesToTheErrorQueue(t *testing.T) {
 }
 
 func TestADiscardedMessageIsLoggedAndGone(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var log lockedBuffer
-		var calls tally
-		cfg := sales(broker, failing(&calls))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var log harness.Log
+		var calls harness.Tally
+		cfg := harness.Sales(broker, failing(&calls))
 		cfg.AuditQueue = "audit"
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		cfg.Recoverability.Rules = []recoverability.Rule{{
 			Errors: []recoverability.Matcher{recoverability.Is(errNo)}, Action: recoverability.Discard{Reason: "too late for it"},
 		}}
-		start(t, cfg).send(placeOrder{}, endpoint.MessageID("m-1"))
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.MessageID("m-1"))
 		time.Sleep(time.Minute)
 		for _, queue := range []string{"sales", "error", "audit"} {
 			if got := len(broker.Messages(queue)); got != 0 {
 				t.Errorf("%s has %d messages, want none", queue, got)
 			}
 		}
-		if len(calls.list()) != 1 {
-			t.Errorf("%d attempts, want 1", len(calls.list()))
+		if len(calls.List()) != 1 {
+			t.Errorf("%d attempts, want 1", len(calls.List()))
 		}
 		for _, want := range []string{"logger=Discard", "m-1", "too late for it", errNo.Error()} {
 			if !strings.Contains(log.String(), want) {
@@ -251,13 +252,13 @@ func TestADiscardedMessageIsLoggedAndGone(t *testing.T) {
 
 func TestDelaysBeyondTheTransportAreWarnedOf(t *testing.T) {
 	for increase, warned := range map[time.Duration]bool{20 * time.Minute: false, 21 * time.Minute: true} { // three of them
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			broker.MaxDelay = time.Hour
-			var log lockedBuffer
-			cfg := sales(broker, failing(&tally{}))
+			var log harness.Log
+			cfg := harness.Sales(broker, failing(&harness.Tally{}))
 			cfg.Recoverability.Delays.Delay = increase
 			cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-			start(t, cfg)
+			harness.Start(t, cfg)
 			if got := strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), "longest=1h3m0s offered=1h0m0s"); got != warned {
 				t.Errorf("warned: %v, want %v\n%s", got, warned, log.String())
 			}

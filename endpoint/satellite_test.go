@@ -14,18 +14,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 // lookFailing is a broker with two satellites, whose search for those named by away fails while away says so. Messages of
 // both are noted in done.
-func lookFailing(broker *inmemory.Transport, done *tally, away func(verb, queue string) bool) {
+func lookFailing(broker *inmemory.Transport, done *harness.Tally, away func(verb, queue string) bool) {
 	broker.CreateQueues("dead", "waiting")
 	for _, queue := range []string{"dead", "waiting"} {
 		broker.Satellites = append(broker.Satellites, transport.Satellite{
 			Queue: queue, Handle: func(context.Context, *transport.Message) ([]transport.Operation, error) {
-				done.add(queue)
+				done.Add(queue)
 				return nil, nil
 			},
 		})
@@ -38,29 +39,30 @@ func lookFailing(broker *inmemory.Transport, done *tally, away func(verb, queue 
 	}
 }
 
-func TestSatellitesThatCannotBeLookedForAreLookedForAgain(t *testing.T) {
+// If satellites cannot be verified, the endpoint verifies them again.
+func TestVerificationOfSatellitesIsRepeated(t *testing.T) {
 	for name, verb := range map[string]string{"the search fails": "Satellites", "the receiver does not open": "OpenReceiver"} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				var (
 					away          atomic.Bool
-					done, handled tally
+					done, handled harness.Tally
 					logs          bytes.Buffer
 				)
 				away.Store(true)
 				lookFailing(broker, &done, func(v, queue string) bool { return v == verb && queue == "waiting" && away.Load() })
-				cfg := sales(broker, working[placeOrder](&handled))
+				cfg := harness.Sales(broker, working[harness.PlaceOrder](&handled))
 				cfg.Logger = slog.New(slog.NewTextHandler(&logs, nil))
-				r := start(t, cfg)
+				r := harness.Start(t, cfg)
 				for _, queue := range []string{"dead", "waiting"} {
 					if err := broker.Put(queue, &transport.Message{}); err != nil {
 						t.Fatal(err)
 					}
 				}
-				r.send(placeOrder{})
+				r.MustSend(harness.PlaceOrder{})
 				time.Sleep(time.Hour)
-				if diff := cmp.Diff([]string{"dead"}, done.list()); diff != "" || len(handled.list()) != 1 {
-					t.Errorf("while one satellite is unknown: %s, %d messages handled", diff, len(handled.list()))
+				if diff := cmp.Diff([]string{"dead"}, done.List()); diff != "" || len(handled.List()) != 1 {
+					t.Errorf("while one satellite is unknown: %s, %d messages handled", diff, len(handled.List()))
 				}
 				h := r.Health()
 				if h.Ready || len(h.Reasons) != 1 || !strings.Contains(h.Reasons[0], "the transport's own queues") || !strings.Contains(h.Reasons[0], errNo.Error()) {
@@ -68,7 +70,7 @@ func TestSatellitesThatCannotBeLookedForAreLookedForAgain(t *testing.T) {
 				}
 				away.Store(false)
 				time.Sleep(time.Minute)
-				if diff := cmp.Diff([]string{"dead", "waiting"}, done.list()); diff != "" {
+				if diff := cmp.Diff([]string{"dead", "waiting"}, done.List()); diff != "" {
 					t.Errorf("afterwards: %s", diff)
 				}
 				h = r.Health()
@@ -76,7 +78,7 @@ func TestSatellitesThatCannotBeLookedForAreLookedForAgain(t *testing.T) {
 				if diff := cmp.Diff(want, h.Queues); diff != "" || !h.Ready {
 					t.Errorf("health afterwards: %+v %s", h, diff)
 				}
-				r.end()
+				r.End()
 				if n := strings.Count(logs.String(), "could not be looked for"); n != 1 {
 					t.Errorf("%d log lines about the search, want 1:\n%s", n, logs.String())
 				}
@@ -86,13 +88,13 @@ func TestSatellitesThatCannotBeLookedForAreLookedForAgain(t *testing.T) {
 }
 
 func TestAnEndpointStopsWhileItLooksForSatellites(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var done tally
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var done harness.Tally
 		lookFailing(broker, &done, func(verb, _ string) bool { return verb == "Satellites" })
-		r := start(t, sales(broker))
+		r := harness.Start(t, harness.Sales(broker))
 		synctest.Wait()
 		began := time.Now()
-		r.end()
+		r.End()
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("the stop took %v", took)
 		}
@@ -100,18 +102,18 @@ func TestAnEndpointStopsWhileItLooksForSatellites(t *testing.T) {
 }
 
 func TestALongSearchForSatellitesIsACriticalError(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var done, critical tally
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var done, critical harness.Tally
 		lookFailing(broker, &done, func(verb, _ string) bool { return verb == "Satellites" })
-		cfg := sales(broker)
+		cfg := harness.Sales(broker)
 		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) {
 			if n.Kind == endpoint.CriticalError && errors.Is(n.Failure.Err, errNo) {
-				critical.add(n.Failure.Queue)
+				critical.Add(n.Failure.Queue)
 			}
 		})
-		start(t, cfg)
+		harness.Start(t, cfg)
 		time.Sleep(time.Hour)
-		if got := critical.list(); len(got) != 1 {
+		if got := critical.List(); len(got) != 1 {
 			t.Errorf("critical errors: %v, want 1", got)
 		}
 	})

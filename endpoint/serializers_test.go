@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/serialization"
 	"github.com/holdfast-go/holdfast/serialization/nsbxml"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -23,16 +24,17 @@ func (s xmlSerializer) ContentType() string              { return s.name }
 func (xmlSerializer) Marshal(v any) ([]byte, error)      { return xml.Marshal(v) }
 func (xmlSerializer) Unmarshal(body []byte, v any) error { return xml.Unmarshal(body, v) }
 
-func TestTheFirstSerializerWritesAndEachReadsItsContentType(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var c tally
-		cfg := sales(broker,
-			heard(&c, func(m placeOrder) string { return m.ID }))
+// The first serializer writes, and each serializer reads its content type.
+func TestTheFirstSerializerWritesAndEachReads(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var c harness.Tally
+		cfg := harness.Sales(broker,
+			heard(&c, func(m harness.PlaceOrder) string { return m.ID }))
 		cfg.Serializers = []serialization.Serializer{xmlSerializer{"text/xml"}, serialization.JSON}
-		r := start(t, cfg)
-		r.send(shipOrder{ID: "7"})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.ShipOrder{ID: "7"})
 		sent := broker.Messages("shipping")[0]
-		if got := sent.Headers.Get(header.ContentType); got != "text/xml" || string(sent.Body) != "<shipOrder><ID>7</ID></shipOrder>" {
+		if got := sent.Headers.Get(header.ContentType); got != "text/xml" || string(sent.Body) != "<ShipOrder><ID>7</ID></ShipOrder>" {
 			t.Errorf("sent %q %s", got, sent.Body)
 		}
 		for _, m := range []struct{ contentType, body string }{
@@ -46,18 +48,18 @@ func TestTheFirstSerializerWritesAndEachReadsItsContentType(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		if diff := cmp.Diff([]string{"json", "json in utf-8", "xml", "unnamed"}, c.list()); diff != "" {
+		if diff := cmp.Diff([]string{"json", "json in utf-8", "xml", "unnamed"}, c.List()); diff != "" {
 			t.Error(diff)
 		}
 	})
 }
 
 func TestANamedSerializerGetsTheTypesOfTheMessage(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return nil }))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error { return nil }))
 		cfg.Serializers = []serialization.Serializer{nsbxml.XML}
-		r := start(t, cfg)
-		r.send(shipOrder{ID: "7"})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.ShipOrder{ID: "7"})
 		body := string(broker.Messages("shipping")[0].Body)
 		if !strings.HasPrefix(body, `<?xml version="1.0"?><ShipOrder `) || !strings.Contains(body, ` xmlns="http://tempuri.net/Shop"><ID>7</ID>`) {
 			t.Errorf("sent %s", body)
@@ -65,11 +67,13 @@ func TestANamedSerializerGetsTheTypesOfTheMessage(t *testing.T) {
 	})
 }
 
-func TestAContentTypeThatNobodyReadsFailsForGoodAndSaysWhatIsRead(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return nil }))
+// A content type that no serializer reads is unrecoverable, and the error names the content
+// types that are read.
+func TestAnUnreadContentTypeIsUnrecoverable(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error { return nil }))
 		cfg.Serializers = []serialization.Serializer{serialization.JSON, xmlSerializer{"text/xml"}}
-		start(t, cfg)
+		harness.Start(t, cfg)
 		if err := broker.Put("sales", native("Shop.PlaceOrder", "application/x-yaml", "ID: 7")); err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +87,7 @@ func TestAContentTypeThatNobodyReadsFailsForGoodAndSaysWhatIsRead(t *testing.T) 
 }
 
 func TestMistakesInSerializersAreReportedTogether(t *testing.T) {
-	cfg := sales(&inmemory.Transport{})
+	cfg := harness.Sales(&inmemory.Transport{})
 	cfg.Serializers = []serialization.Serializer{nil, xmlSerializer{"text/xml"}, xmlSerializer{"text/xml"}, xmlSerializer{}}
 	_, err := endpoint.New(cfg)
 	for _, want := range []string{

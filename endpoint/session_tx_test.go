@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -21,11 +22,11 @@ func TestAHandlerCannotEndTheTransactionOfItsMessage(t *testing.T) {
 	} {
 		for _, fails := range []bool{true, false} {
 			t.Run(fmt.Sprint(name, " fails ", fails), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-					var calls, refused, written tally
-					cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
-						calls.add(o.ID)
-						if err := inmemory.OnCommit(ctx, s, func() { written.add(o.ID) }); err != nil {
+				harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+					var calls, refused, written harness.Tally
+					cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o harness.PlaceOrder) error {
+						calls.Add(o.ID)
+						if err := inmemory.OnCommit(ctx, s, func() { written.Add(o.ID) }); err != nil {
 							t.Error(err)
 						}
 						own, err := s.Tx(ctx)
@@ -37,7 +38,7 @@ func TestAHandlerCannotEndTheTransactionOfItsMessage(t *testing.T) {
 							t.Error("there is no transaction")
 						}
 						if err := end(ctx, tx); err != nil {
-							refused.add(err.Error())
+							refused.Add(err.Error())
 						}
 						if fails {
 							return errNo
@@ -45,21 +46,21 @@ func TestAHandlerCannotEndTheTransactionOfItsMessage(t *testing.T) {
 						return nil
 					}))
 					cfg.Transactions, cfg.Recoverability = endpoint.SendsAtomicWithReceive, once
-					start(t, cfg).send(placeOrder{ID: "m"})
+					harness.Start(t, cfg).MustSend(harness.PlaceOrder{ID: "m"})
 					time.Sleep(time.Minute)
 					synctest.Wait()
 					wantWritten, wantFailed := 1, 0
 					if fails {
 						wantWritten, wantFailed = 0, 1
 					}
-					if got := len(written.list()); got != wantWritten {
+					if got := len(written.List()); got != wantWritten {
 						t.Errorf("written %d times, want %d", got, wantWritten)
 					}
 					if got := len(broker.Messages("error")); got != wantFailed {
 						t.Errorf("%d messages are in the error queue, want %d", got, wantFailed)
 					}
-					if got := refused.list(); len(calls.list()) != 1 || len(got) != 1 || !strings.Contains(got[0], "the endpoint ends the transaction") {
-						t.Errorf("%d calls, errors %q", len(calls.list()), got)
+					if got := refused.List(); len(calls.List()) != 1 || len(got) != 1 || !strings.Contains(got[0], "the endpoint ends the transaction") {
+						t.Errorf("%d calls, errors %q", len(calls.List()), got)
 					}
 				})
 			})

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -20,8 +21,8 @@ import (
 
 // shipping is a handler that sends one message.
 func shipping() endpoint.Handler {
-	return endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
-		return s.Send(ctx, shipOrder(m))
+	return endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
+		return s.Send(ctx, harness.ShipOrder(m))
 	})
 }
 
@@ -47,12 +48,12 @@ func TestAMessageThatHasLeftIsNeverDealtWithAgain(t *testing.T) {
 	} {
 		for _, without := range []inmemory.Capability{0, inmemory.Completer} {
 			t.Run(fmt.Sprint(name, without), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 					broker.Without = without
-					cfg := sales(broker, shipping())
+					cfg := harness.Sales(broker, shipping())
 					cfg.Recoverability = once
 					cfg.Pipeline.Dispatch = onDispatch(f)
-					start(t, cfg).send(placeOrder{})
+					harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 					synctest.Wait()
 					shipped, failed, left := len(broker.Messages("shipping")), len(broker.Messages("error")), len(broker.Messages("sales"))
 					if shipped != 1 || failed != 0 || left != 0 {
@@ -65,15 +66,15 @@ func TestAMessageThatHasLeftIsNeverDealtWithAgain(t *testing.T) {
 }
 
 func TestADispatchThatFailedMayBeRepeatedByABehavior(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var tries tally
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var tries harness.Tally
 		broker.Fail = func(verb, object string) error {
-			if verb == "Dispatch" && object == "shipping" && tries.add(verb) == 1 {
+			if verb == "Dispatch" && object == "shipping" && tries.Add(verb) == 1 {
 				return errNo
 			}
 			return nil
 		}
-		cfg := sales(broker, shipping())
+		cfg := harness.Sales(broker, shipping())
 		cfg.Recoverability = once
 		cfg.Pipeline.Dispatch = onDispatch(func(next func() error) error {
 			if next() == nil {
@@ -81,7 +82,7 @@ func TestADispatchThatFailedMayBeRepeatedByABehavior(t *testing.T) {
 			}
 			return next()
 		})
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		if shipped, failed := len(broker.Messages("shipping")), len(broker.Messages("error")); shipped != 1 || failed != 0 {
 			t.Errorf("shipping has %d messages, error %d, want one at shipping", shipped, failed)
@@ -89,17 +90,18 @@ func TestADispatchThatFailedMayBeRepeatedByABehavior(t *testing.T) {
 	})
 }
 
-func TestARecoverBehaviorThatCallsNextTwiceMovesTheMessageOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// A Recover behavior that calls next twice moves the message once.
+func TestNextCalledTwiceMovesTheMessageOnce(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.Completer
-		cfg := sales(broker, failing(&tally{}))
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = once
 		cfg.Pipeline.Recover.Use("twice", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 			return func(ctx context.Context, rec *pipeline.Recover) error {
 				return errors.Join(next(ctx, rec), next(ctx, rec))
 			}
 		})
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		if got := len(broker.Messages("error")); got != 1 {
 			t.Errorf("the error queue has %d messages, want 1", got)
@@ -107,18 +109,19 @@ func TestARecoverBehaviorThatCallsNextTwiceMovesTheMessageOnce(t *testing.T) {
 	})
 }
 
-func TestWhatTheRecoverStageSendsOrWritesCannotKeepTheMessage(t *testing.T) {
+// Messages and writes of the Recover stage cannot keep the message in its queue.
+func TestSendsOfTheRecoverStageKeepNoMessage(t *testing.T) {
 	for name, behave := range map[string]func(ctx context.Context, s *endpoint.Session) error{
 		"a send to nowhere": func(ctx context.Context, s *endpoint.Session) error {
-			return s.Send(ctx, shipOrder{}, endpoint.To("nowhere"))
+			return s.Send(ctx, harness.ShipOrder{}, endpoint.To("nowhere"))
 		},
 		"a commit that fails": func(ctx context.Context, s *endpoint.Session) error {
 			return inmemory.OnCommit(ctx, s, func() { panic(errNo) })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				cfg := sales(broker, failing(&tally{}))
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				cfg := harness.Sales(broker, failing(&harness.Tally{}))
 				cfg.Recoverability, cfg.Transactions = once, endpoint.SendsAtomicWithReceive
 				cfg.Pipeline.Recover.Use("mine", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 					return func(ctx context.Context, rec *pipeline.Recover) error {
@@ -128,7 +131,7 @@ func TestWhatTheRecoverStageSendsOrWritesCannotKeepTheMessage(t *testing.T) {
 						return next(ctx, rec)
 					}
 				})
-				start(t, cfg).send(placeOrder{})
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 				synctest.Wait()
 				if got := len(broker.Messages("error")); got != 1 {
 					t.Errorf("the error queue has %d messages, want 1", got)
@@ -138,44 +141,45 @@ func TestWhatTheRecoverStageSendsOrWritesCannotKeepTheMessage(t *testing.T) {
 	}
 }
 
-func TestAPanicOfTheDriverWhileAMessageIsMovedIsHeldLikeAnError(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var moves tally
+// A panic of the driver during a move counts as an error of the move.
+func TestADriverPanicDuringAMoveIsAnError(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var moves harness.Tally
 		broker.Fail = func(verb, object string) error {
-			if verb == "Dispatch" && object == "error" && moves.add(verb) == 1 {
+			if verb == "Dispatch" && object == "error" && moves.Add(verb) == 1 {
 				panic("oh")
 			}
 			return nil
 		}
-		cfg := sales(broker, failing(&tally{}))
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = once
 		cfg.Pipeline.Recover.Use("end", func(pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 			return func(context.Context, *pipeline.Recover) error { return nil }
 		})
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		time.Sleep(time.Minute)
-		if got := len(broker.Messages("error")); got != 1 || len(moves.list()) != 2 {
-			t.Errorf("the error queue has %d messages after %d moves", got, len(moves.list()))
+		if got := len(broker.Messages("error")); got != 1 || len(moves.List()) != 2 {
+			t.Errorf("the error queue has %d messages after %d moves", got, len(moves.List()))
 		}
 	})
 }
 
 func TestASessionOfAFailedHandlerSendsNothingLate(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		late := make(chan error, 1)
 		var kept *endpoint.Session
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
 			kept = s
 			return errNo
 		}))
 		cfg.Recoverability = once
 		cfg.Pipeline.Recover.Use("late", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 			return func(ctx context.Context, rec *pipeline.Recover) error {
-				late <- kept.Send(ctx, shipOrder{}) // as a goroutine left behind by the handler would
+				late <- kept.Send(ctx, harness.ShipOrder{}) // as a goroutine left behind by the handler would
 				return next(ctx, rec)
 			}
 		})
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		if err := <-late; !errors.Is(err, endpoint.ErrSessionOver) {
 			t.Errorf("got %v, want ErrSessionOver", err)
 		}
@@ -186,23 +190,24 @@ func TestASessionOfAFailedHandlerSendsNothingLate(t *testing.T) {
 	})
 }
 
-func TestAHandlerThatEndsItsGoroutineFailsItsMessageAndNothingElse(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var handled tally
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m placeOrder) error {
+// A handler that ends its goroutine fails its message, and no other.
+func TestGoexitFailsOnlyItsMessage(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var handled harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m harness.PlaceOrder) error {
 			if m.ID == "bad" {
 				runtime.Goexit() // as FailNow does in a test
 			}
-			handled.add(m.ID)
+			handled.Add(m.ID)
 			return nil
 		}))
 		cfg.Recoverability, cfg.Concurrency = once, 1
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		for _, id := range []string{"bad", "good", "bad", "good"} {
-			r.send(placeOrder{ID: id})
+			r.MustSend(harness.PlaceOrder{ID: id})
 		}
 		synctest.Wait()
-		if diff := cmp.Diff([]string{"good", "good"}, handled.list()); diff != "" {
+		if diff := cmp.Diff([]string{"good", "good"}, handled.List()); diff != "" {
 			t.Error(diff)
 		}
 		if got := len(broker.Messages("error")); got != 2 {
@@ -212,26 +217,26 @@ func TestAHandlerThatEndsItsGoroutineFailsItsMessageAndNothingElse(t *testing.T)
 }
 
 func TestAHandlerThatFinishesAfterTheCutCommits(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var written tally
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
-			err := inmemory.OnCommit(ctx, s, func() { written.add(m.ID) })
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var written harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
+			err := inmemory.OnCommit(ctx, s, func() { written.Add(m.ID) })
 			<-ctx.Done()
 			return err
 		}))
 		cfg.Transactions, cfg.StopTimeout = endpoint.SendsAtomicWithReceive, time.Second
-		r := start(t, cfg)
-		r.send(placeOrder{ID: "7"})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{ID: "7"})
 		synctest.Wait()
-		r.end()
-		if len(written.list()) != 1 || len(broker.Messages("sales")) != 0 {
-			t.Errorf("written %q, %d messages left", written.list(), len(broker.Messages("sales")))
+		r.End()
+		if len(written.List()) != 1 || len(broker.Messages("sales")) != 0 {
+			t.Errorf("written %q, %d messages left", written.List(), len(broker.Messages("sales")))
 		}
 	})
 }
 
 func TestAStopDoesNotWaitForAMessageThatIsHeld(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.DeadLetterer
 		broker.Fail = func(verb, object string) error {
 			if verb == "Dispatch" && object == "error" {
@@ -239,15 +244,15 @@ func TestAStopDoesNotWaitForAMessageThatIsHeld(t *testing.T) {
 			}
 			return nil
 		}
-		cfg := sales(broker, failing(&tally{}))
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability, cfg.StopTimeout = once, endpoint.None
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		for range 20 {
-			r.send(placeOrder{})
+			r.MustSend(harness.PlaceOrder{})
 		}
 		synctest.Wait()
 		begin := time.Now()
-		r.end()
+		r.End()
 		if took := time.Since(begin); took > 0 {
 			t.Errorf("the stop took %v", took)
 		}
@@ -258,29 +263,30 @@ func TestAStopDoesNotWaitForAMessageThatIsHeld(t *testing.T) {
 }
 
 func TestWithoutABrokersCountFailuresAreThoseOfOneCycle(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.Exact
-		var calls tally
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m placeOrder) error {
-			if calls.add(m.ID)%3 != 0 {
+		var calls harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m harness.PlaceOrder) error {
+			if calls.Add(m.ID)%3 != 0 {
 				return errNo
 			}
 			return nil
 		}))
 		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.None}
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		for range 3 { // each succeeds at its third attempt
-			r.send(placeOrder{}, endpoint.MessageID("the same"))
+			r.MustSend(harness.PlaceOrder{}, endpoint.MessageID("the same"))
 			synctest.Wait()
 		}
-		if n, failed := len(calls.list()), len(broker.Messages("error")); n != 9 || failed != 0 {
+		if n, failed := len(calls.List()), len(broker.Messages("error")); n != 9 || failed != 0 {
 			t.Errorf("%d attempts, %d messages in the error queue, want 9 and 0", n, failed)
 		}
 	})
 }
 
-func TestAMoveThatFailsDoesNotGiveAMessageItsRetriesBack(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// A move that fails does not restore the retries of the message.
+func TestAFailedMoveRestoresNoRetries(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.Exact
 		broker.Fail = func(verb, object string) error {
 			if verb == "Dispatch" && object == "error" {
@@ -288,12 +294,12 @@ func TestAMoveThatFailsDoesNotGiveAMessageItsRetriesBack(t *testing.T) {
 			}
 			return nil
 		}
-		var calls tally
-		cfg := sales(broker, failing(&calls))
+		var calls harness.Tally
+		cfg := harness.Sales(broker, failing(&calls))
 		cfg.Recoverability = recoverability.Config{Immediate: 5, Delayed: recoverability.None}
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		time.Sleep(10 * time.Minute)
-		if n := len(calls.list()); n > 60 {
+		if n := len(calls.List()); n > 60 {
 			t.Errorf("%d attempts in ten minutes", n)
 		}
 	})

@@ -9,22 +9,23 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 // ServiceControl returns a message with the headers of Holdfast's that describe the fault.
-func TestAReturnedMessageIsHandledAndAuditedWithoutTheHeadersOfItsFault(t *testing.T) {
+func TestAReturnedMessageLosesItsFaultHeaders(t *testing.T) {
 	for name, returned := range map[string]bool{"returned by ServiceControl": true, "moved by hand": false} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				var seen header.Map
-				cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
+				cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
 					seen = s.Headers()
 					return nil
 				}))
 				cfg.AuditQueue = "audit"
-				start(t, cfg)
+				harness.Start(t, cfg)
 				m := native("Shop.PlaceOrder", "application/json", `{}`)
 				m.Headers.Set(header.HoldfastFaultClass, "panic")
 				m.Headers.Set(header.HoldfastFaultHistory, "[]")
@@ -68,9 +69,9 @@ func faultsOf(h header.Map) string {
 
 // NServiceBus stamps a delayed retry so, and ServiceControl computes the critical time from it.
 func TestADelayedRetrySaysWhenItIsDue(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var due []string
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
 			due = append(due, s.Header(header.DeliverAt))
 			if len(due) < 3 {
 				return errNo
@@ -78,8 +79,8 @@ func TestADelayedRetrySaysWhenItIsDue(t *testing.T) {
 			return nil
 		}))
 		cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delays: recoverability.Delays{Delay: 10 * time.Second}}
-		r, began := start(t, cfg), time.Now()
-		r.send(placeOrder{})
+		r, began := harness.Start(t, cfg), time.Now()
+		r.MustSend(harness.PlaceOrder{})
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		want := []string{"", header.FormatTime(began.Add(10 * time.Second)), header.FormatTime(began.Add(30 * time.Second))}
@@ -91,14 +92,14 @@ func TestADelayedRetrySaysWhenItIsDue(t *testing.T) {
 
 // ServiceControl shows the text before the first comma as the type.
 func TestTheFirstOfSeveralTypesIsFollowedByAComma(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var types []string
-		cfg := sales(broker,
-			endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ orderPlaced) error {
+		cfg := harness.Sales(broker,
+			endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.OrderPlaced) error {
 				types = append(types, s.Header(header.EnclosedMessageTypes))
 				return errNo
 			}),
-			endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
+			endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
 				types = append(types, s.Header(header.EnclosedMessageTypes))
 				return nil
 			}))
@@ -108,12 +109,12 @@ func TestTheFirstOfSeveralTypesIsFollowedByAComma(t *testing.T) {
 			failed = f
 			return recoverability.Discard{}
 		}
-		r := start(t, cfg)
-		if err := r.Publish(t.Context(), orderPlaced{}); err != nil {
+		r := harness.Start(t, cfg)
+		if err := r.Publish(t.Context(), harness.OrderPlaced{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		r.send(placeOrder{})
+		r.MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		if got := strings.Join(types, " | "); got != "Shop.OrderPlaced, Holdfast;Shop.IOrderEvent | Shop.PlaceOrder" {
 			t.Errorf("types %q", got)

@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 // A start is slow while the first messages have been delivered before, and no other start is.
-func TestAStartIsSlowOnlyWhileWhatComesFirstWasHandedOutBefore(t *testing.T) {
+func TestAStartIsSlowOnlyForRedeliveries(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		before []int // how often the messages in the queue have been delivered, in their order
@@ -25,9 +26,9 @@ func TestAStartIsSlowOnlyWhileWhatComesFirstWasHandedOutBefore(t *testing.T) {
 		{"clean in the end", []int{2, 2, 0, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, map[time.Duration]int32{2500 * time.Millisecond: 1, 3500 * time.Millisecond: 8}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				var running, most atomic.Int32
-				cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+				cfg := harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
 					n := running.Add(1)
 					defer running.Add(-1)
 					for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
@@ -39,7 +40,7 @@ func TestAStartIsSlowOnlyWhileWhatComesFirstWasHandedOutBefore(t *testing.T) {
 				for i, n := range test.before {
 					delivered(t, broker, "sales", wire(fmt.Sprint("m-", i)), n)
 				}
-				start(t, cfg)
+				harness.Start(t, cfg)
 				began := time.Now()
 				for _, at := range []time.Duration{500 * time.Millisecond, 2500 * time.Millisecond, 3500 * time.Millisecond, 4500 * time.Millisecond, 5500 * time.Millisecond} {
 					time.Sleep(at - time.Since(began))

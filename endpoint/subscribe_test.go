@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -53,10 +54,10 @@ type (
 
 // hierarchy has handlers of two base types, of which one has derived events, and of an ordinary event.
 func hierarchy(broker transport.Transport) endpoint.Config {
-	cfg := sales(broker,
-		heard(&tally{}, func(orderEvent) string { return "" }),
-		heard(&tally{}, func(iOrder) string { return "" }),
-		heard(&tally{}, func(billing) string { return "" }))
+	cfg := harness.Sales(broker,
+		heard(&harness.Tally{}, func(orderEvent) string { return "" }),
+		heard(&harness.Tally{}, func(iOrder) string { return "" }),
+		heard(&harness.Tally{}, func(billing) string { return "" }))
 	cfg.Messages = append(cfg.Messages,
 		endpoint.Event[orderEvent]("Shop.OrderEvent"),
 		endpoint.Event[iOrder]("Shop.Orders+IOrder"),
@@ -68,15 +69,17 @@ func hierarchy(broker transport.Transport) endpoint.Config {
 	return cfg
 }
 
-func TestAHandlerOfABaseTypeSubscribesToTheDerivedTypesWhereTheTransportNeedsThem(t *testing.T) {
+// If the transport needs derived types, a handler of a base type subscribes to each derived
+// type.
+func TestABaseHandlerSubscribesToDerivedTypes(t *testing.T) {
 	handled := []string{"Shop.OrderEvent", "Shop.Orders+IOrder", "Shop.Iberia"}
 	for derived, want := range map[bool][]string{
 		false: handled,
 		true:  append(slices.Clone(handled), "Shop.OrderCancelled", "Shop.OrderAmended"),
 	} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			b := &concreteBroker{Transport: broker, derived: derived}
-			start(t, hierarchy(b)).end()
+			harness.Start(t, hierarchy(b)).End()
 			if diff := cmp.Diff(want, b.subscribed); diff != "" {
 				t.Errorf("derived: %v (-want +got):\n%s", derived, diff)
 			}
@@ -84,13 +87,15 @@ func TestAHandlerOfABaseTypeSubscribesToTheDerivedTypesWhereTheTransportNeedsThe
 	}
 }
 
-func TestABaseTypeWithoutARegisteredDerivedEventIsAWarningWhereTheTransportNeedsThem(t *testing.T) {
+// If the transport needs derived types, a base type without a registered derived event is a
+// warning.
+func TestABaseWithoutDerivedEventsIsAWarning(t *testing.T) {
 	for derived, want := range map[bool]int{false: 0, true: 1} {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			var log strings.Builder
 			cfg := hierarchy(&concreteBroker{Transport: broker, derived: derived})
 			cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
-			start(t, cfg).end()
+			harness.Start(t, cfg).End()
 			if got := strings.Count(log.String(), "no registered event has this base type"); got != want {
 				t.Errorf("derived: %v: %d warnings, want %d:\n%s", derived, got, want, log.String())
 			}

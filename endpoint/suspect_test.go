@@ -11,19 +11,20 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 // Failures that this process has seen explain a high delivery count: the policy decides how often a message is retried.
 func TestAPolicyMayRetryMoreOftenThanImmediate(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls, told, want tally
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls, told, want harness.Tally
 		for n := range 21 {
-			want.add(fmt.Sprint(n + 1))
+			want.Add(fmt.Sprint(n + 1))
 		}
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ placeOrder) error {
-			calls.add(fmt.Sprint(s.Attempt().N))
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+			calls.Add(fmt.Sprint(s.Attempt().N))
 			return errNo
 		}))
 		cfg.Notify = telling(&told)
@@ -33,13 +34,13 @@ func TestAPolicyMayRetryMoreOftenThanImmediate(t *testing.T) {
 			}
 			return recoverability.MoveToError{}
 		}
-		start(t, cfg).send(placeOrder{ID: "m"})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{ID: "m"})
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if diff := cmp.Diff(want.list(), calls.list()); diff != "" {
+		if diff := cmp.Diff(want.List(), calls.List()); diff != "" {
 			t.Errorf("attempts (-want +got):\n%s", diff)
 		}
-		if got := told.list(); len(got) != 21 || got[20] != "moved_to_error to error" {
+		if got := told.List(); len(got) != 21 || got[20] != "moved_to_error to error" {
 			t.Errorf("told %q", got)
 		}
 		failed := broker.Messages("error")
@@ -51,15 +52,15 @@ func TestAPolicyMayRetryMoreOftenThanImmediate(t *testing.T) {
 
 // A message that fails first and then ends each process is parked all the same, and nothing beside it is.
 func TestFailuresSeenHereDoNotHideWhatEndsTheProcess(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		m := &mortal{Transport: broker}
-		var bad, good tally
-		cfg := sales(m, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
+		var bad, good harness.Tally
+		cfg := harness.Sales(m, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
 			if o.ID != "bad" {
-				good.add(o.ID)
+				good.Add(o.ID)
 				return nil
 			}
-			if bad.add(o.ID) <= 5 {
+			if bad.Add(o.ID) <= 5 {
 				return errNo
 			}
 			return m.die()
@@ -90,8 +91,8 @@ func TestFailuresSeenHereDoNotHideWhatEndsTheProcess(t *testing.T) {
 			t.Errorf("group %q", got)
 		}
 		for _, id := range []string{"a", "b", "c", "d"} {
-			if count(good.list(), id) == 0 {
-				t.Errorf("%s is not handled: %q", id, good.list())
+			if count(good.List(), id) == 0 {
+				t.Errorf("%s is not handled: %q", id, good.List())
 			}
 		}
 	})

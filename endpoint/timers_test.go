@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -21,7 +22,7 @@ import (
 // timing is a configuration whose handler carries out the steps in the id of its message, such as "set a 1h, cancel b".
 // The messages of its timers are orders to ship, with the order's step as their id.
 func timing(broker *inmemory.Transport) endpoint.Config {
-	return sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+	return harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o harness.PlaceOrder) error {
 		for _, step := range strings.Split(o.ID, ", ") {
 			var verb, name, after string
 			_, _ = fmt.Sscan(step, &verb, &name, &after)
@@ -29,7 +30,7 @@ func timing(broker *inmemory.Transport) endpoint.Config {
 			case "set":
 				d, err := time.ParseDuration(after)
 				if err == nil {
-					err = s.Send(ctx, shipOrder{ID: step}, endpoint.After(d), endpoint.TimerName(name))
+					err = s.Send(ctx, harness.ShipOrder{ID: step}, endpoint.After(d), endpoint.TimerName(name))
 				}
 				if err != nil {
 					return err
@@ -39,7 +40,7 @@ func timing(broker *inmemory.Transport) endpoint.Config {
 					return err
 				}
 			case "send":
-				if err := s.Send(ctx, shipOrder{ID: step}); err != nil {
+				if err := s.Send(ctx, harness.ShipOrder{ID: step}); err != nil {
 					return err
 				}
 			default:
@@ -61,7 +62,7 @@ func onTimers(t *testing.T, f func(t *testing.T, cfg endpoint.Config, broker, db
 		})
 	})
 	t.Run("atomic", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			cfg := timing(broker)
 			cfg.Transactions = endpoint.SendsAtomicWithReceive
 			f(t, cfg, broker, broker)
@@ -99,9 +100,9 @@ func TestTimersAreSetReplacedAndCancelled(t *testing.T) {
 			onTimers(t, func(t *testing.T, cfg endpoint.Config, broker, db *inmemory.Transport) {
 				cfg.Recoverability.Immediate = recoverability.None
 				cfg.Recoverability.Delayed = recoverability.None
-				r := start(t, cfg)
+				r := harness.Start(t, cfg)
 				for _, steps := range test.steps {
-					r.send(placeOrder{ID: steps})
+					r.MustSend(harness.PlaceOrder{ID: steps})
 					pass(time.Minute)
 				}
 				pass(10 * time.Hour)
@@ -123,8 +124,8 @@ func TestTimersAreSetReplacedAndCancelled(t *testing.T) {
 // A timer is sent when it is due, within a second, and not earlier.
 func TestATimerIsOnTime(t *testing.T) {
 	onTimers(t, func(t *testing.T, cfg endpoint.Config, broker, _ *inmemory.Transport) {
-		r := start(t, cfg)
-		r.send(placeOrder{ID: "set a 72h"})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{ID: "set a 72h"})
 		pass(72*time.Hour - time.Second)
 		if n := len(broker.Messages("shipping")); n != 0 {
 			t.Errorf("%d messages were sent too early", n)
@@ -138,9 +139,9 @@ func TestATimerIsOnTime(t *testing.T) {
 
 func TestTimersOutsideHandlers(t *testing.T) {
 	onTimers(t, func(t *testing.T, cfg endpoint.Config, broker, _ *inmemory.Transport) {
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		set := func(id string, opts ...endpoint.SendOption) {
-			r.send(shipOrder{ID: id}, append(opts, endpoint.TimerName("a"))...)
+			r.MustSend(harness.ShipOrder{ID: id}, append(opts, endpoint.TimerName("a"))...)
 		}
 		cancel := func() {
 			t.Helper()
@@ -165,12 +166,12 @@ func TestTimersOutsideHandlers(t *testing.T) {
 
 func TestTimersOutliveTheProcess(t *testing.T) {
 	onTimers(t, func(t *testing.T, cfg endpoint.Config, broker, _ *inmemory.Transport) {
-		first := start(t, cfg)
-		first.send(placeOrder{ID: "set a 1h, set b 1h, set c 1h"})
+		first := harness.Start(t, cfg)
+		first.MustSend(harness.PlaceOrder{ID: "set a 1h, set b 1h, set c 1h"})
 		pass(time.Minute)
-		first.end()
-		second := start(t, cfg)
-		second.send(placeOrder{ID: "cancel a, set b 2h"})
+		first.End()
+		second := harness.Start(t, cfg)
+		second.MustSend(harness.PlaceOrder{ID: "cancel a, set b 2h"})
 		pass(90 * time.Minute)
 		if diff := cmp.Diff([]string{`{"ID":"set c 1h"}`}, bodies(broker, "shipping")); diff != "" {
 			t.Error(diff)
@@ -184,7 +185,7 @@ func TestTimersOutliveTheProcess(t *testing.T) {
 
 func TestBadTimersAreErrorsOfTheCall(t *testing.T) {
 	onTimers(t, func(t *testing.T, cfg endpoint.Config, _, db *inmemory.Transport) {
-		r := start(t, cfg)
+		r := harness.Start(t, cfg)
 		long := strings.Repeat("x", 501)
 		hour := endpoint.After(time.Hour)
 		var receipt transport.Receipt
@@ -204,7 +205,7 @@ func TestBadTimersAreErrorsOfTheCall(t *testing.T) {
 			if what == "to no queue" {
 				opts[2] = endpoint.OutgoingOption(func(out *pipeline.Outgoing) { out.Queue = "" })
 			}
-			if err := r.Send(t.Context(), shipOrder{ID: what}, opts...); err == nil {
+			if err := r.Send(t.Context(), harness.ShipOrder{ID: what}, opts...); err == nil {
 				t.Errorf("%s: no error", what)
 			}
 		}
@@ -217,7 +218,7 @@ func TestBadTimersAreErrorsOfTheCall(t *testing.T) {
 			t.Error("a timer was cancelled in no transaction")
 		}
 		for _, name := range []string{"a\x00b", strings.Repeat("ü", 250), "0,0:a", " "} {
-			r.send(shipOrder{ID: "1"}, hour, endpoint.TimerName(name))
+			r.MustSend(harness.ShipOrder{ID: "1"}, hour, endpoint.TimerName(name))
 		}
 		pass(time.Second)
 		if n := delayedIn(t, db, "sales.outbox"); n != 4 {
@@ -254,18 +255,18 @@ func TestTimersNeedADatabase(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.CreateQueues("sales", "error", "sales.quarantine")
 				var errs []error
-				cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
-					errs = append(errs, s.Send(ctx, shipOrder{}, endpoint.After(time.Hour), endpoint.TimerName("a")), s.CancelTimer(ctx, "a"))
+				cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+					errs = append(errs, s.Send(ctx, harness.ShipOrder{}, endpoint.After(time.Hour), endpoint.TimerName("a")), s.CancelTimer(ctx, "a"))
 					return nil
 				}))
 				change(&cfg)
-				r := start(t, cfg)
-				r.send(placeOrder{ID: "1"})
+				r := harness.Start(t, cfg)
+				r.MustSend(harness.PlaceOrder{ID: "1"})
 				pass(time.Second)
-				errs = append(errs, r.Send(t.Context(), shipOrder{}, endpoint.After(time.Hour), endpoint.TimerName("a")), r.CancelTimer(t.Context(), "a"))
+				errs = append(errs, r.Send(t.Context(), harness.ShipOrder{}, endpoint.After(time.Hour), endpoint.TimerName("a")), r.CancelTimer(t.Context(), "a"))
 				for _, err := range errs {
 					if err == nil {
 						t.Error("no error")
@@ -288,10 +289,10 @@ func TestARecoveryHasNoTimers(t *testing.T) {
 		cfg.Recoverability.Immediate = recoverability.None
 		cfg.Recoverability.Delayed = recoverability.None
 		cfg.OnFinalFailure = func(ctx context.Context, s *endpoint.Session, _ recoverability.Failure) error {
-			errs = append(errs, s.Send(ctx, shipOrder{}, endpoint.After(time.Hour), endpoint.TimerName("a")), s.CancelTimer(ctx, "a"))
+			errs = append(errs, s.Send(ctx, harness.ShipOrder{}, endpoint.After(time.Hour), endpoint.TimerName("a")), s.CancelTimer(ctx, "a"))
 			return nil
 		}
-		start(t, cfg).send(placeOrder{ID: "fail"})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{ID: "fail"})
 		pass(time.Minute)
 		if len(errs) != 2 || errs[0] == nil || errs[1] == nil {
 			t.Errorf("the errors are %v", errs)
@@ -305,9 +306,9 @@ func TestARecoveryHasNoTimers(t *testing.T) {
 // A timer whose queue is gone when it is due moves to the error queue, and holds up no other.
 func TestATimerForAQueueThatIsGone(t *testing.T) {
 	onTimers(t, func(t *testing.T, cfg endpoint.Config, broker, db *inmemory.Transport) {
-		r := start(t, cfg)
-		r.send(shipOrder{ID: "gone"}, endpoint.To("other"), endpoint.After(time.Hour), endpoint.TimerName("a"))
-		r.send(shipOrder{ID: "there"}, endpoint.After(time.Hour), endpoint.TimerName("b"))
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.ShipOrder{ID: "gone"}, endpoint.To("other"), endpoint.After(time.Hour), endpoint.TimerName("a"))
+		r.MustSend(harness.ShipOrder{ID: "there"}, endpoint.After(time.Hour), endpoint.TimerName("b"))
 		conn, err := broker.Open(t.Context(), transport.Env{})
 		if err == nil {
 			err = errors.Join(conn.(transport.Remover).Remove(t.Context(), "other"), conn.Close())
@@ -330,7 +331,7 @@ func TestATimerForAQueueThatIsGone(t *testing.T) {
 
 // In the transport's own database a timer is moved to its queue in one commit: a failed one sends nothing.
 func TestAnOwnTimerIsMovedAtomically(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		cfg := timing(broker)
 		cfg.Transactions = endpoint.SendsAtomicWithReceive
 		fails := 0
@@ -341,7 +342,7 @@ func TestAnOwnTimerIsMovedAtomically(t *testing.T) {
 			}
 			return nil
 		}
-		start(t, cfg).send(placeOrder{ID: "set a 1h"})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{ID: "set a 1h"})
 		pass(2 * time.Hour)
 		if n := len(broker.Messages("shipping")); n != 1 || fails != 3 {
 			t.Errorf("%d messages after %d failures, want 1 and 3", n, fails)
@@ -354,11 +355,11 @@ func TestTimersAreNoLeftover(t *testing.T) {
 	onTimers(t, func(t *testing.T, cfg endpoint.Config, broker, _ *inmemory.Transport) {
 		var log strings.Builder
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
-		r := start(t, cfg)
-		r.send(placeOrder{ID: "set a 1h"})
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{ID: "set a 1h"})
 		pass(time.Minute)
-		r.end()
-		start(t, cfg)
+		r.End()
+		harness.Start(t, cfg)
 		pass(time.Hour)
 		if log.Len() > 0 {
 			t.Errorf("the log has warnings:\n%s", &log)

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -15,7 +16,7 @@ import (
 
 // naming is a configuration that names error queues and an audit queue, and creates none.
 func naming(broker *inmemory.Transport) endpoint.Config {
-	cfg := sales(broker, failing(&tally{}))
+	cfg := harness.Sales(broker, failing(&harness.Tally{}))
 	cfg.AuditQueue, cfg.Install = "audit", false
 	cfg.Recoverability = recoverability.Config{ErrorQueue: "failed", Rules: []recoverability.Rule{
 		{Types: []string{"Shop.PlaceOrder"}, ErrorQueue: "orders-failed"},
@@ -27,7 +28,7 @@ func naming(broker *inmemory.Transport) endpoint.Config {
 func TestRunMissesTheQueuesThatConfigurationNames(t *testing.T) {
 	all := []string{"failed", "orders-failed", "refused", "audit"}
 	for _, missing := range append(all, "") {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			broker.CreateQueues("sales")
 			for _, queue := range all {
 				if queue != missing {
@@ -39,7 +40,7 @@ func TestRunMissesTheQueuesThatConfigurationNames(t *testing.T) {
 				t.Fatal(err)
 			}
 			if missing == "" {
-				run(t, e)
+				harness.Run(t, e)
 				return
 			}
 			err = e.Run(t.Context())
@@ -52,7 +53,7 @@ func TestRunMissesTheQueuesThatConfigurationNames(t *testing.T) {
 }
 
 func TestInstallCreatesTheQueuesThatConfigurationNames(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		e, err := endpoint.New(naming(broker))
 		if err != nil {
 			t.Fatal(err)
@@ -60,11 +61,12 @@ func TestInstallCreatesTheQueuesThatConfigurationNames(t *testing.T) {
 		if err := e.Install(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		run(t, e)
+		harness.Run(t, e)
 	})
 }
 
-func TestQueuesThatCannotBeLookedForDoNotKeepAnEndpointFromRunning(t *testing.T) {
+// An endpoint runs although its queues cannot be verified.
+func TestAnEndpointRunsIfQueuesCannotBeVerified(t *testing.T) {
 	for name, cannot := range map[string]func(*inmemory.Transport){
 		"no inspector": func(broker *inmemory.Transport) { broker.Without = inmemory.Inspector },
 		"no right": func(broker *inmemory.Transport) {
@@ -77,13 +79,13 @@ func TestQueuesThatCannotBeLookedForDoNotKeepAnEndpointFromRunning(t *testing.T)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				broker.CreateQueues("sales")
 				cannot(broker)
-				var log lockedBuffer
+				var log harness.Log
 				cfg := naming(broker)
 				cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-				start(t, cfg)
+				harness.Start(t, cfg)
 				if warned := strings.Contains(log.String(), "permission denied"); warned != (name == "no right") {
 					t.Errorf("the log says %s", log.String())
 				}
@@ -93,10 +95,10 @@ func TestQueuesThatCannotBeLookedForDoNotKeepAnEndpointFromRunning(t *testing.T)
 }
 
 func TestASendOnlyEndpointNeedsNoErrorQueue(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		cfg := sales(broker)
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		cfg := harness.Sales(broker)
 		cfg.SendOnly, cfg.Install = true, false
-		start(t, cfg).send(shipOrder{})
+		harness.Start(t, cfg).MustSend(harness.ShipOrder{})
 		synctest.Wait()
 		if got := len(broker.Messages("shipping")); got != 1 {
 			t.Errorf("%d messages left, want 1", got)
@@ -106,14 +108,14 @@ func TestASendOnlyEndpointNeedsNoErrorQueue(t *testing.T) {
 
 // The queue that a policy names does not exist.
 func TestAPolicysOwnQueueIsNotCreatedAndNotMissed(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var log lockedBuffer
-		cfg := sales(broker, failing(&tally{}))
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var log harness.Log
+		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action {
 			return recoverability.MoveToError{Queue: "missing-queue"}
 		}
-		start(t, cfg).send(placeOrder{})
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
 		if got := len(broker.Messages("error")); got != 1 || len(broker.Messages("missing-queue")) != 0 {
 			t.Errorf("the error queue has %d messages, want 1", got)

@@ -9,11 +9,14 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-func TestAMessageWithAPropertyThatIsNotInItIsUnrecoverableAndTheErrorNamesTheProperty(t *testing.T) {
+// A message whose property is outside the body is unrecoverable, and the error names the
+// property.
+func TestAWithheldPropertyIsUnrecoverable(t *testing.T) {
 	const (
 		keyID   = header.EncryptionKeyID
 		storage = "2026-11-23_17\\0199a2f0"
@@ -53,8 +56,8 @@ func TestAMessageWithAPropertyThatIsNotInItIsUnrecoverableAndTheErrorNamesThePro
 		"encrypted, in an unknown form": {keyID, strings.Repeat(`{"a":`, 1<<20), []string{"property (unknown):"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-				start(t, sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				harness.Start(t, harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
 					t.Error("it was handled")
 					return nil
 				})))
@@ -81,11 +84,11 @@ func TestAMessageWithAPropertyThatIsNotInItIsUnrecoverableAndTheErrorNamesThePro
 }
 
 // A behavior may have fetched or decrypted the value.
-func TestABehaviorThatPutsAClaimedValueIntoTheBodyRemovesTheHeader(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var got tally
-		cfg := sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o placeOrder) error {
-			got.add(o.ID)
+func TestAReturnedClaimRemovesItsHeader(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var got harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
+			got.Add(o.ID)
 			return nil
 		}))
 		cfg.AuditQueue = "audit"
@@ -96,7 +99,7 @@ func TestABehaviorThatPutsAClaimedValueIntoTheBodyRemovesTheHeader(t *testing.T)
 				return next(ctx, r)
 			}
 		})
-		start(t, cfg)
+		harness.Start(t, cfg)
 		m := native("Shop.PlaceOrder", "application/json", `{}`)
 		m.Headers.Set("NServiceBus.DataBus.Shop.PlaceOrder.ID", "key")
 		m.Headers.Set("NServiceBus.DataBusConfig.ContentType", "application/json") // that alone claims nothing
@@ -104,7 +107,7 @@ func TestABehaviorThatPutsAClaimedValueIntoTheBodyRemovesTheHeader(t *testing.T)
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if all := got.list(); len(all) != 1 || all[0] != "fetched" {
+		if all := got.List(); len(all) != 1 || all[0] != "fetched" {
 			t.Errorf("handled %q", all)
 		}
 		if audited := broker.Messages("audit"); len(audited) != 1 || audited[0].Headers.Get("NServiceBus.DataBus.Shop.PlaceOrder.ID") != "key" {

@@ -86,7 +86,8 @@ func TestMatchersFindWhatErrorsIsAndAsFind(t *testing.T) {
 	}
 }
 
-func TestAPredicateIsAskedAboutEachErrorFromTheOutsideIn(t *testing.T) {
+// A predicate is called for each error of a chain, from the outside in.
+func TestAPredicateSeesErrorsFromTheOutsideIn(t *testing.T) {
 	var asked []string
 	When(func(err error) bool {
 		asked = append(asked, err.Error())

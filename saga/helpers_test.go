@@ -1,7 +1,6 @@
 package saga_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/saga"
@@ -60,7 +60,7 @@ type shop struct {
 	t      *testing.T
 	broker *inmemory.Transport
 	db     *inmemory.Transport // that has the records
-	log    *lockedBuffer
+	log    *harness.Log
 
 	mu   sync.Mutex
 	seen []saga.Invocation
@@ -86,7 +86,7 @@ func inEachMode(t *testing.T, f func(t *testing.T, s *shop)) {
 
 // config is the configuration of sales.
 func (s *shop) config(handlers ...endpoint.Handler) endpoint.Config {
-	s.log = &lockedBuffer{}
+	s.log = &harness.Log{}
 	cfg := endpoint.Config{
 		Name: "sales", Transport: s.broker, Messages: messages, Handlers: handlers, Install: true,
 		Recoverability: recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None},
@@ -114,24 +114,8 @@ func (s *shop) start(handlers ...endpoint.Handler) { s.t.Helper(); s.run(s.confi
 
 func (s *shop) run(cfg endpoint.Config) {
 	s.t.Helper()
-	e, err := endpoint.New(cfg)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.Endpoint = e
-	ctx, cancel := context.WithCancel(s.t.Context())
-	done := make(chan error, 1)
-	go func() { done <- e.Run(ctx) }()
-	if err := e.WaitReady(ctx); err != nil {
-		s.t.Fatal(err)
-	}
-	s.stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			s.t.Error(err)
-		}
-	})
-	s.t.Cleanup(s.stop)
+	r := harness.Start(s.t, cfg)
+	s.Endpoint, s.stop = r.Endpoint, r.End
 }
 
 // handle sends messages one after the other, and waits until each was handled.
@@ -239,24 +223,6 @@ func (s *shop) wantFailures(n int) {
 	if failed := s.failures(); len(failed) != n {
 		s.t.Errorf("%d failures, want %d: %q\n%s", len(failed), n, failed, s.log)
 	}
-}
-
-// lockedBuffer is a log.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // place, add and finish are steps of the saga "orders".

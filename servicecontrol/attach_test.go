@@ -175,8 +175,8 @@ func TestReportsAreNotSentToTheOwnQueueByItsAddress(t *testing.T) {
 			cfg.Transport, cfg.Install = addressed{l.broker}, false
 			l.run(cfg, sc)
 			pass(time.Minute)
-			if lines := l.log.lines("their queue is the endpoint's own"); len(lines) != 1 || len(l.log.lines("")) != 1 {
-				t.Errorf("%+v:\n%s", sc, l.log.lines(""))
+			if lines := l.log.Lines("their queue is the endpoint's own"); len(lines) != 1 || len(l.log.Lines("")) != 1 {
+				t.Errorf("%+v:\n%s", sc, l.log.Lines(""))
 			}
 		})
 	}

@@ -94,7 +94,8 @@ func TestTheIntervalOfACheckBeginsAtTheEndOfItsRun(t *testing.T) {
 	})
 }
 
-func TestACheckWithoutAnIntervalRunsOnceAndItsResultStays(t *testing.T) {
+// A check without an interval runs once, and its result stays.
+func TestACheckWithoutAnIntervalRunsOnce(t *testing.T) {
 	inLandscape(t, func(t *testing.T, l *landscape) {
 		l.broker.CreateQueues(primary)
 		runs := 0
@@ -148,7 +149,8 @@ func (b *broken) Error() string {
 	return b.text
 }
 
-func TestACheckThatDoesNotReturnInOrderIsReportedAsFailed(t *testing.T) {
+// A check that does not return in the ordinary way is reported as failed.
+func TestAnAbnormalEndOfACheckIsAFailure(t *testing.T) {
 	for name, c := range map[string]struct {
 		run  func(context.Context) error
 		want string
@@ -170,7 +172,7 @@ func TestACheckThatDoesNotReturnInOrderIsReportedAsFailed(t *testing.T) {
 				if r := l.results(); len(r) != 1 || !strings.HasPrefix(r[0], c.want) {
 					t.Errorf("results %q, want %q", r, c.want)
 				}
-				if panics := l.log.lines("the check panicked"); strings.Contains(c.want, "panicked") != (len(panics) == 1) {
+				if panics := l.log.Lines("the check panicked"); strings.Contains(c.want, "panicked") != (len(panics) == 1) {
 					t.Errorf("logged %q", panics)
 				} else if len(panics) == 1 && !strings.Contains(panics[0], "check_test.go") {
 					t.Errorf("%q does not have the place", panics[0])
@@ -212,7 +214,8 @@ func TestACheckThatHangsIsNotStartedAgainUntilItReturns(t *testing.T) {
 	})
 }
 
-func TestAResultThatCannotBeSentIsSentAgainUntilTheNextRunIsDue(t *testing.T) {
+// A result that cannot be sent is sent again until the next run is due.
+func TestAnUnsentResultIsRepeatedUntilTheNextRun(t *testing.T) {
 	for _, c := range []struct {
 		interval time.Duration
 		runs     int32 // in five and a half minutes

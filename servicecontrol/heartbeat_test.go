@@ -19,7 +19,8 @@ import (
 
 var heartbeats = servicecontrol.Config{HeartbeatQueue: primary}
 
-func TestAnEndpointRegistersAtOnceAndSendsHeartbeatsAsSpecified(t *testing.T) {
+// An endpoint registers at once, and sends heartbeats as specified.
+func TestRegistrationAndHeartbeatsAreAsSpecified(t *testing.T) {
 	inLandscape(t, func(t *testing.T, l *landscape) {
 		l.serve(primary)
 		l.run(l.sales(), heartbeats)
@@ -59,7 +60,8 @@ func TestAnEndpointRegistersAtOnceAndSendsHeartbeatsAsSpecified(t *testing.T) {
 	})
 }
 
-func TestHeartbeatsGoOnUntilTheLastHandlerHasReturnedAndThenEnd(t *testing.T) {
+// Heartbeats continue until the last handler has returned, and then end.
+func TestHeartbeatsEndAfterTheLastHandler(t *testing.T) {
 	inLandscape(t, func(t *testing.T, l *landscape) {
 		l.serve(primary)
 		slow := endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
@@ -121,7 +123,8 @@ func TestHeartbeatsExpireAfterFourIntervals(t *testing.T) {
 	})
 }
 
-func TestAMissingQueueIsLoggedOnceAMinuteAndDisturbsNothing(t *testing.T) {
+// A missing queue is logged once a minute, and disturbs no message.
+func TestAMissingQueueIsLoggedOnceAMinute(t *testing.T) {
 	inLandscape(t, func(t *testing.T, l *landscape) {
 		var handled atomic.Int32
 		e := l.run(l.sales(endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
@@ -149,13 +152,14 @@ func TestAMissingQueueIsLoggedOnceAMinuteAndDisturbsNothing(t *testing.T) {
 		if len(l.reports("EndpointHeartbeat")) != 1 || len(l.reports("RegisterEndpointStartup")) != 0 {
 			t.Error("there are other reports than one heartbeat after the queue was made")
 		}
-		if n := len(l.log.lines("succeed again")); n != 1 {
+		if n := len(l.log.Lines("succeed again")); n != 1 {
 			t.Errorf("%d lines about the end of the failure", n)
 		}
 	})
 }
 
-func TestAFailureThatComesAndGoesIsLoggedTwiceAMinuteAtMost(t *testing.T) {
+// A failure that comes and goes is logged at most twice a minute.
+func TestAFlappingFailureIsLoggedTwiceAMinute(t *testing.T) {
 	inLandscape(t, func(t *testing.T, l *landscape) {
 		var n atomic.Int32
 		l.broker.Fail = func(verb, object string) error {
@@ -169,7 +173,7 @@ func TestAFailureThatComesAndGoesIsLoggedTwiceAMinuteAtMost(t *testing.T) {
 		sc.HeartbeatInterval = time.Second
 		l.run(l.sales(), sc)
 		pass(10*time.Minute + 500*time.Millisecond)
-		failed, again := len(l.log.lines("the queue is full")), len(l.log.lines("succeed again"))
+		failed, again := len(l.log.Lines("the queue is full")), len(l.log.Lines("succeed again"))
 		if failed > 11 || again > 11 || failed < 9 || again < 9 {
 			t.Errorf("%d lines about failures and %d about their end in 10 minutes", failed, again)
 		}
@@ -193,7 +197,7 @@ func TestARegistrationThatFailsIsRepeatedAMinuteLater(t *testing.T) {
 }
 
 // A broker that accepts nothing and does not answer must not delay the endpoint, nor its stop.
-func TestABlockedConnectionDelaysNeitherMessagesNorTheStop(t *testing.T) {
+func TestABlockedConnectionDelaysNoStop(t *testing.T) {
 	inLandscape(t, func(t *testing.T, l *landscape) {
 		l.broker.CreateQueues(primary, monitoring)
 		release := make(chan struct{})
@@ -244,7 +248,8 @@ func (hangingConn) Dispatch(ctx context.Context, _ []transport.Operation) ([]tra
 	return nil, ctx.Err()
 }
 
-func TestAConnectionForReportsThatCannotBeOpenedIsTriedAgain(t *testing.T) {
+// If the connection for reports cannot be opened, the endpoint tries again.
+func TestTheConnectionForReportsIsTriedAgain(t *testing.T) {
 	inLandscape(t, func(t *testing.T, l *landscape) {
 		l.serve(primary)
 		cfg := l.sales()
@@ -277,7 +282,7 @@ func (s *secondOpenFails) Open(ctx context.Context, env transport.Env) (transpor
 }
 
 // ServiceControl tells instances apart by the pair of name and host id.
-func TestTwoEndpointsOfOneHostIDHaveHeartbeatsOfTheirOwn(t *testing.T) {
+func TestEndpointsOfOneHostHaveOwnHeartbeats(t *testing.T) {
 	inLandscape(t, func(t *testing.T, l *landscape) {
 		l.serve(primary)
 		sales, billing := l.sales(), l.sales()

@@ -1,7 +1,6 @@
 package servicecontrol_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/servicecontrol"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -33,7 +33,7 @@ type placeOrder struct{ N int }
 type landscape struct {
 	t      *testing.T
 	broker *inmemory.Transport
-	log    lockedBuffer
+	log    harness.Log
 	start  time.Time
 
 	mu       sync.Mutex
@@ -51,33 +51,9 @@ func (r report) name() string { return shortName(r.Headers.Get(header.EnclosedMe
 
 func shortName(name string) string { return name[strings.LastIndex(name, ".")+1:] }
 
-// lockedBuffer is a buffer that goroutines share.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-// lines returns the lines that contain a text.
-func (l *lockedBuffer) lines(text string) (found []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.b.String()) {
-		if strings.Contains(line, text) {
-			found = append(found, line)
-		}
-	}
-	return found
-}
-
 // failures returns the lines about failures of a kind of report.
 func (l *landscape) failures(report string) (found []string) {
-	for _, line := range l.log.lines("report=" + report) {
+	for _, line := range l.log.Lines("report=" + report) {
 		if strings.Contains(line, "the endpoint is not affected") {
 			found = append(found, line)
 		}
@@ -158,10 +134,8 @@ func (l *landscape) sales(handlers ...endpoint.Handler) endpoint.Config {
 
 // running is an endpoint with reports.
 type running struct {
-	*endpoint.Endpoint
-	t    *testing.T
-	stop context.CancelFunc
-	done chan error
+	*harness.Running
+	t *testing.T
 }
 
 // run attaches reports to an endpoint and runs it until end is called or the test is over.
@@ -170,31 +144,14 @@ func (l *landscape) run(cfg endpoint.Config, sc servicecontrol.Config) *running 
 	if err := servicecontrol.Attach(&cfg, sc); err != nil {
 		l.t.Fatal(err)
 	}
-	e, err := endpoint.New(cfg)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(l.t.Context())
-	r := &running{Endpoint: e, t: l.t, stop: cancel, done: make(chan error, 1)}
-	go func() { r.done <- e.Run(ctx) }()
-	if err := e.WaitReady(ctx); err != nil {
-		cancel()
-		l.t.Fatalf("the endpoint did not start: %v", err)
-	}
-	l.t.Cleanup(r.end)
+	r := &running{harness.Start(l.t, cfg), l.t}
 	synctest.Wait()
 	return r
 }
 
-// end stops the endpoint and waits for it; a second call does nothing.
+// end stops the endpoint and waits for its last reports.
 func (r *running) end() {
-	r.stop()
-	if err, ok := <-r.done; ok {
-		close(r.done)
-		if err != nil {
-			r.t.Errorf("the endpoint ended with %v", err)
-		}
-	}
+	r.End()
 	synctest.Wait()
 }
 

@@ -82,7 +82,8 @@ var working = endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m pla
 	return nil
 })
 
-func TestMetadataMakesAnEndpointKnownWhereMonitoringAsksTheBrokerForLengths(t *testing.T) {
+// If monitoring asks the broker for lengths, metadata makes the endpoint known.
+func TestMetadataNamesTheEndpointToMonitoring(t *testing.T) {
 	for _, system := range []string{"rabbitmq", "aws_sqs", "servicebus"} {
 		inLandscape(t, func(t *testing.T, l *landscape) {
 			l.serve(monitoring)
@@ -115,7 +116,7 @@ func TestMetadataMakesAnEndpointKnownWhereMonitoringAsksTheBrokerForLengths(t *t
 }
 
 // What Monitoring reads from a database counts delayed messages: there the endpoint reports the length itself.
-func TestOnADatabaseTheLengthOfTheQueueIsReportedAndNoMetadata(t *testing.T) {
+func TestOnADatabaseTheQueueLengthIsReported(t *testing.T) {
 	for _, system := range []string{"postgresql", "microsoft.sql_server", "sqlite", "novelty"} {
 		inLandscape(t, func(t *testing.T, l *landscape) {
 			l.serve(monitoring)
@@ -172,7 +173,8 @@ func TestWithoutAnInspectorThereIsMetadata(t *testing.T) {
 	})
 }
 
-func TestTimesOfProcessedMessagesAreReportedWithTheirTypes(t *testing.T) {
+// The times of processed messages are reported with the messages' types.
+func TestProcessingTimesAreReportedWithTypes(t *testing.T) {
 	inLandscape(t, func(t *testing.T, l *landscape) {
 		l.serve(monitoring)
 		e := l.run(l.sales(working), measured)
@@ -239,7 +241,7 @@ func TestOnlySuccessesHaveTimesAndEachRetryCountsOnce(t *testing.T) {
 }
 
 // A handler that succeeds is not enough: its messages have to be sent too.
-func TestAMessageWhoseOwnMessagesCannotBeSentIsNotProcessed(t *testing.T) {
+func TestAMessageWithUnsentMessagesIsUnprocessed(t *testing.T) {
 	inLandscape(t, func(t *testing.T, l *landscape) {
 		l.serve(monitoring, "error")
 		cfg := l.sales(endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
@@ -341,7 +343,8 @@ func TestTheLastValuesAreSentBeforeRunReturns(t *testing.T) {
 	})
 }
 
-func TestValuesThatCannotBeSentBeforeTheEndAreCountedInTheLog(t *testing.T) {
+// Values that cannot be sent before the end are counted in the log.
+func TestUnsentValuesAtTheEndAreLogged(t *testing.T) {
 	inLandscape(t, func(t *testing.T, l *landscape) {
 		cfg := l.sales(working)
 		cfg.Transport = &secondConnHangs{Transport: l.broker}
@@ -350,7 +353,7 @@ func TestValuesThatCannotBeSentBeforeTheEndAreCountedInTheLog(t *testing.T) {
 		pass(4 * time.Second)
 		began := time.Now()
 		e.end()
-		lines := l.log.lines("before the endpoint stopped")
+		lines := l.log.Lines("before the endpoint stopped")
 		if len(lines) != 1 || !strings.Contains(lines[0], "values=2") || time.Since(began) != 5*time.Second {
 			t.Errorf("after %v logged %q, want one line after 5 s", time.Since(began), lines)
 		}
@@ -430,7 +433,7 @@ func TestValuesWaitWhileTheQueueAcceptsNothing(t *testing.T) {
 				if len(got) != c.want || len(slices.Compact(slices.Clone(got))) != len(got) {
 					t.Errorf("%q, want %d values, each once", got, c.want)
 				}
-				if n := len(l.log.lines("succeed again")); n != 1 {
+				if n := len(l.log.Lines("succeed again")); n != 1 {
 					t.Errorf("%d lines about the end of the failure", n)
 				}
 			})
@@ -450,7 +453,7 @@ func TestValuesThatAreDroppedAreCountedInTheLog(t *testing.T) {
 		l.serve(monitoring)
 		pass(10 * time.Second)
 		n := len(l.values("ProcessingTime"))
-		lines := l.log.lines("metrics were dropped")
+		lines := l.log.Lines("metrics were dropped")
 		if len(lines) != 2 || !strings.Contains(lines[0], fmt.Sprintf("metric=ProcessingTime values=%d", 33*1024-n)) {
 			t.Errorf("%d values are there, logged %q", n, lines)
 		}

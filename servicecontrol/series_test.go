@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-func TestValuesThatCannotBeSentAreBoundedAndTheOldestDropped(t *testing.T) {
+// The number of values that cannot be sent is bounded, and the oldest values are dropped.
+func TestUnsentValuesAreBounded(t *testing.T) {
 	var s series
 	const n = 10 * maxWaiting
 	for i := range n {

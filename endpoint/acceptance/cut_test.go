@@ -27,6 +27,7 @@ func TestChaosCutConnectionsLoseNothing(t *testing.T) {
 	}
 	for _, queueType := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
 		t.Run(fmt.Sprint(queueType), func(t *testing.T) {
+			t.Parallel()
 			c := &cutProof{t: t, url: brokertest.RabbitMQ(t), queueType: queueType, sent: map[string]int{}, progress: make(chan int, 1)}
 			c.in, c.out = brokertest.Name(t, "in"), brokertest.Name(t, "out")
 			c.errors = brokertest.Name(t, "error")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
@@ -16,7 +15,8 @@ import (
 
 // A policy that never gives up meets the broker's limit. What the broker takes out of the queue is not
 // dropped: it comes to the error queue by the way of dead letters.
-func TestWhatRabbitMQTakesAwayArrivesInTheErrorQueue(t *testing.T) {
+func TestDeadLettersOfRabbitMQ(t *testing.T) {
+	t.Parallel()
 	const limit = 3
 	broker := &rabbitmq.Transport{URL: brokertest.RabbitMQ(t), DeliveryLimit: limit}
 	var attempts atomic.Int32
@@ -28,7 +28,7 @@ func TestWhatRabbitMQTakesAwayArrivesInTheErrorQueue(t *testing.T) {
 	r := start(t, cfg)
 	r.send(placeOrder{}, endpoint.MessageID("endless"))
 
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
 	defer cancel()
 	conn, err := broker.Open(ctx, transport.Env{})
 	if err != nil {

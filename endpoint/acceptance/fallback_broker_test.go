@@ -3,8 +3,6 @@ package acceptance_test
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,41 +15,25 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
-	"github.com/holdfast-go/holdfast/transport/postgres"
-	"github.com/holdfast-go/holdfast/transport/rabbitmq"
-	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
 // The worst message there is, on real brokers: it has nearly as many headers as there is room for, its error says
 // a megabyte, and the policy names a queue that does not exist.
-func TestFallbacksOnBrokers(t *testing.T) {
-	for name, test := range map[string]struct {
-		open  func(t *testing.T) transport.Transport
-		large int // bytes of a header
-		want  []string
-	}{
-		"PostgreSQL": {
-			func(t *testing.T) transport.Transport { return &postgres.Transport{URL: brokertest.Postgres(t)} },
-			90_000,
-			[]string{"default_queue"},
-		},
-		"sqlite": {
-			func(t *testing.T) transport.Transport {
-				return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "queues.db")}
-			},
-			90_000,
-			[]string{"default_queue"},
-		},
-		"RabbitMQ": {
-			func(t *testing.T) transport.Transport { return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)} },
-			90_000,
-			[]string{"trimmed_headers", "default_queue"}, // of 128 KiB
-		},
-		"Service Bus": {serviceBus, 15_000, []string{"trimmed_headers", "default_queue"}},   // of 32 KiB
-		"SQS":         {simpleQueues, 40_000, []string{"trimmed_headers", "default_queue"}}, // of 64 KiB
-	} {
-		t.Run(name, func(t *testing.T) { fallbacksOn(t, test.open(t), test.large, test.want) })
-	}
+func TestFallbacks(t *testing.T) {
+	others := []string{"postgres", "sqlite", "servicebus", "sqs"}
+	onBrokers(t, []string{"quorum"}, others, func(t *testing.T, broker string) {
+		// The size of a header that fits, and with it: the fallbacks.
+		large, want := 90_000, []string{"default_queue"}
+		switch broker {
+		case "quorum":
+			want = []string{"trimmed_headers", "default_queue"} // of 128 KiB
+		case "servicebus":
+			large, want = 15_000, []string{"trimmed_headers", "default_queue"} // of 32 KiB
+		case "sqs":
+			large, want = 40_000, []string{"trimmed_headers", "default_queue"} // of 64 KiB
+		}
+		fallbacksOn(t, openBroker(t, broker), large, want)
+	})
 }
 
 func fallbacksOn(t *testing.T, broker transport.Transport, size int, want []string) {
@@ -59,7 +41,7 @@ func fallbacksOn(t *testing.T, broker transport.Transport, size int, want []stri
 	parked := make(chan endpoint.Notification, 10)
 	queue, errorQueue := brokertest.Name(t, "way"), brokertest.Name(t, "error")
 	cfg := endpoint.Config{
-		Name: queue, Transport: broker, Install: true, Logger: slog.New(slog.DiscardHandler),
+		Name: queue, Transport: broker, Install: true,
 		Messages: []endpoint.Message{endpoint.Command[work]("Way.Work")},
 		Handlers: []endpoint.Handler{endpoint.Handle(func(context.Context, *endpoint.Session, work) error {
 			return errors.New(strings.Repeat("é", 1<<19))
@@ -86,7 +68,7 @@ func fallbacksOn(t *testing.T, broker transport.Transport, size int, want []stri
 		if n.Kind != endpoint.MovedToError || n.To != errorQueue {
 			t.Errorf("told of %v to %q", n.Kind, n.To)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(timeLimit):
 		t.Fatal("the message is still there")
 	}
 	r.end()
@@ -102,7 +84,7 @@ func fallbacksOn(t *testing.T, broker transport.Transport, size int, want []stri
 // takeOne receives the message of a queue.
 func takeOne(t *testing.T, broker transport.Transport, queue string) *transport.Message {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
 	defer cancel()
 	conn, err := broker.Open(ctx, transport.Env{})
 	if err != nil {

@@ -8,8 +8,10 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -52,11 +54,49 @@ func sales(t transport.Transport, handlers ...endpoint.Handler) endpoint.Config 
 	return endpoint.Config{
 		Name: "sales", Transport: t, Messages: messages(), Handlers: handlers, Install: true,
 		Routes: []endpoint.Route{endpoint.RouteTo[shipOrder]("shipping"), endpoint.RouteTo[placeOrder]("sales")},
-		Logger: slog.New(slog.DiscardHandler),
 	}
 }
 
-// running is an endpoint within a synctest bubble.
+// timeLimit bounds a wait for what does not come. A wait that takes long on a busy machine is no failure.
+const timeLimit = 5 * time.Minute
+
+// nextLook waits before a test looks again at a thing that announces no changes.
+func nextLook(ctx context.Context) { _ = backoff.Sleep(ctx, 20*time.Millisecond) }
+
+// logOf returns a logger whose last 200 lines are printed if the test fails.
+func logOf(t *testing.T) *slog.Logger {
+	lines := &lastLines{}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the end of the endpoint's log:\n%s", lines)
+		}
+	})
+	return slog.New(slog.NewTextHandler(lines, nil))
+}
+
+// lastLines keeps the last 200 lines that are written, one a call.
+type lastLines struct {
+	mu    sync.Mutex
+	lines [][]byte
+}
+
+func (l *lastLines) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.lines) == 200 {
+		l.lines = l.lines[1:]
+	}
+	l.lines = append(l.lines, bytes.Clone(line[:min(len(line), 1000)]))
+	return len(line), nil
+}
+
+func (l *lastLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(bytes.Join(l.lines, nil))
+}
+
+// running is an endpoint that runs, within a synctest bubble or not.
 type running struct {
 	*endpoint.Endpoint
 	t    *testing.T
@@ -64,8 +104,12 @@ type running struct {
 	done chan error
 }
 
+// start runs an endpoint until the end of the test. Without a logger of its own it has that of logOf.
 func start(t *testing.T, cfg endpoint.Config) *running {
 	t.Helper()
+	if cfg.Logger == nil {
+		cfg.Logger = logOf(t)
+	}
 	e, err := endpoint.New(cfg)
 	if err != nil {
 		t.Fatal(err)

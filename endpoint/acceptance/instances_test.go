@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -13,50 +12,32 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
-	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
-	"github.com/holdfast-go/holdfast/transport/inmemory"
-	"github.com/holdfast-go/holdfast/transport/postgres"
-	"github.com/holdfast-go/holdfast/transport/rabbitmq"
-	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
 // The number of attempts is one number, however many instances share the queue; where the broker
 // does not count, it is the most.
-func TestInstancesDoNotMultiplyAttempts(t *testing.T) {
-	for name, broker := range map[string]func(t *testing.T) transport.Transport{
-		"inmemory":  func(*testing.T) transport.Transport { return &inmemory.Transport{} },
-		notCounting: func(*testing.T) transport.Transport { return &inmemory.Transport{Without: inmemory.Exact} },
-		"sqlite": func(t *testing.T) transport.Transport {
-			return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "q.db"), Relaxed: true}
-		},
-		"postgres":   func(t *testing.T) transport.Transport { return &postgres.Transport{URL: brokertest.Postgres(t)} },
-		"rabbitmq":   func(t *testing.T) transport.Transport { return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)} },
-		"servicebus": serviceBus,
-		"sqs":        simpleQueues,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			const messages, instances = 20, 3
-			s := &instancesProof{t: t, broker: broker(t), attempts: map[string]int{}, by: map[string]int{}}
-			s.run(instances, messages)
-			const want = (2 + 1) * (3 + 1)
-			for i := range messages {
-				id := fmt.Sprint("m-", i)
-				if got := s.attempts[id]; got > want || got < want && name != notCounting {
-					t.Errorf("%s was tried %d times, want (2+1)·(3+1) = %d", id, got, want)
-				}
+func TestInstancesShareAttempts(t *testing.T) {
+	first := []string{"memory", notCounting, "quorum"}
+	others := []string{"sqlite", "postgres", "servicebus", "sqs"}
+	onBrokers(t, first, others, func(t *testing.T, broker string) {
+		const messages, instances = 20, 3
+		s := &instancesProof{t: t, broker: openBroker(t, broker), attempts: map[string]int{}, by: map[string]int{}}
+		s.run(instances, messages)
+		const want = (2 + 1) * (3 + 1)
+		for i := range messages {
+			id := fmt.Sprint("m-", i)
+			if got := s.attempts[id]; got > want || got < want && broker != notCounting {
+				t.Errorf("%s was tried %d times, want (2+1)·(3+1) = %d", id, got, want)
 			}
-			if len(s.attempts) != messages || len(s.by) < 2 {
-				t.Errorf("%d messages were tried, by %v", len(s.attempts), s.by)
-			}
-			t.Logf("attempts by instance: %v", s.by)
-		})
-	}
+		}
+		if len(s.attempts) != messages || len(s.by) < 2 {
+			t.Errorf("%d messages were tried, by %v", len(s.attempts), s.by)
+		}
+		t.Logf("attempts by instance: %v", s.by)
+	})
 }
-
-const notCounting = "inmemory that does not count"
 
 type instancesProof struct {
 	t      *testing.T
@@ -68,7 +49,7 @@ type instancesProof struct {
 }
 
 func (p *instancesProof) run(instances, messages int) {
-	ctx, cancel := context.WithTimeout(p.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(p.t.Context(), timeLimit)
 	defer cancel()
 	var all []*endpoint.Endpoint
 	for i := range instances {

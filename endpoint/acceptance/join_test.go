@@ -32,9 +32,7 @@ type joinable struct {
 	begin     func() usersTx
 }
 
-func joinables() map[string]func(t *testing.T) joinable {
-	return map[string]func(*testing.T) joinable{"sqlite": sqliteJoinable, "postgres": postgresJoinable}
-}
+var joinables = map[string]func(t *testing.T) joinable{"sqlite": sqliteJoinable, "postgres": postgresJoinable}
 
 func sqliteJoinable(t *testing.T) joinable {
 	path := filepath.Join(t.TempDir(), "shop.db")
@@ -78,35 +76,34 @@ func postgresJoinable(t *testing.T) joinable {
 	}
 }
 
-func TestWhatIsSentInAUsersTransactionArrivesOnlyIfThatIsCommitted(t *testing.T) {
-	for name, open := range joinables() {
-		t.Run(name, func(t *testing.T) {
-			store := open(t)
-			got := newInbox()
-			start(t, sales(store.transport(), got.orders(), got.events()))
-			web := sales(store.transport())
-			web.Name, web.SendOnly, web.Install = "web", true, false
-			sender := start(t, web)
-			undone := store.begin()
-			sender.send(placeOrder{"undone"}, endpoint.In(undone.tx))
-			must(t, sender.Publish(t.Context(), orderPlaced{"undone"}, endpoint.In(undone.tx)))
-			must(t, undone.rollback())
-			done := store.begin()
-			var receipt transport.Receipt
-			sender.send(placeOrder{"1"}, endpoint.In(done.tx))
-			sender.send(placeOrder{"2"}, endpoint.In(done.tx), endpoint.After(50*time.Millisecond))
-			sender.send(placeOrder{"never"}, endpoint.In(done.tx), endpoint.After(time.Hour), endpoint.ReceiptIn(&receipt))
-			must(t, sender.Publish(t.Context(), orderPlaced{"3"}, endpoint.In(done.tx)))
-			must(t, done.commit())
-			must(t, sender.Cancel(t.Context(), receipt))
-			want := map[string]bool{"order 1": true, "order 2": true, "event 3": true}
-			for range want {
-				if s := got.next(t); !want[s] {
-					t.Errorf("handled %s", s)
-				}
+// Messages that are sent in a transaction of the program arrive if the program commits, and only then.
+func TestUserTransaction(t *testing.T) {
+	onBrokers(t, []string{"postgres"}, []string{"sqlite"}, func(t *testing.T, name string) {
+		store := joinables[name](t)
+		got := newInbox()
+		start(t, sales(store.transport(), got.orders(), got.events()))
+		web := sales(store.transport())
+		web.Name, web.SendOnly, web.Install = "web", true, false
+		sender := start(t, web)
+		undone := store.begin()
+		sender.send(placeOrder{"undone"}, endpoint.In(undone.tx))
+		must(t, sender.Publish(t.Context(), orderPlaced{"undone"}, endpoint.In(undone.tx)))
+		must(t, undone.rollback())
+		done := store.begin()
+		var receipt transport.Receipt
+		sender.send(placeOrder{"1"}, endpoint.In(done.tx))
+		sender.send(placeOrder{"2"}, endpoint.In(done.tx), endpoint.After(50*time.Millisecond))
+		sender.send(placeOrder{"never"}, endpoint.In(done.tx), endpoint.After(time.Hour), endpoint.ReceiptIn(&receipt))
+		must(t, sender.Publish(t.Context(), orderPlaced{"3"}, endpoint.In(done.tx)))
+		must(t, done.commit())
+		must(t, sender.Cancel(t.Context(), receipt))
+		want := map[string]bool{"order 1": true, "order 2": true, "event 3": true}
+		for range want {
+			if s := got.next(t); !want[s] {
+				t.Errorf("handled %s", s)
 			}
-		})
-	}
+		}
+	})
 }
 
 // inbox is what handlers were called with.
@@ -130,7 +127,7 @@ func (in inbox) events() endpoint.Handler {
 
 func (in inbox) next(t *testing.T) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
 	defer cancel()
 	select {
 	case s := <-in:
@@ -150,6 +147,7 @@ func must(t testing.TB, err error) {
 
 // What goes wrong with In is said before anything is sent, and the transaction is not touched.
 func TestInSaysWhyItCannotBeUsed(t *testing.T) {
+	t.Parallel()
 	store := sqliteJoinable(t)
 	sender := start(t, sales(store.transport()))
 	memory := start(t, sales(&inmemory.Transport{}))
@@ -178,6 +176,7 @@ func TestInSaysWhyItCannotBeUsed(t *testing.T) {
 }
 
 func TestWithinAHandlerInIsRefused(t *testing.T) {
+	t.Parallel()
 	store := sqliteJoinable(t)
 	refused := make(chan error, 2)
 	e := start(t, sales(store.transport(), endpoint.Handle(
@@ -196,6 +195,7 @@ func TestWithinAHandlerInIsRefused(t *testing.T) {
 
 // Behaviors see the transaction, and what they add to a dispatch leaves in it too.
 func TestBehaviorsSeeTheTransactionAndAddToIt(t *testing.T) {
+	t.Parallel()
 	store := sqliteJoinable(t)
 	got := newInbox()
 	cfg := sales(store.transport(), got.orders())

@@ -57,6 +57,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	brokertest.Parallel("12")
 	os.Exit(m.Run())
 }
 
@@ -76,11 +77,15 @@ type killStore interface {
 	io.Closer
 }
 
-func openKillStore(name, place string) (killStore, error) {
+// openKillStore opens a store whose messages wait for killLease after a worker was killed.
+func openKillStore(name, place string) (killStore, error) { return openStore(name, place, killLease) }
+
+// openStore opens a store with a lease for databases. A test that kills no process gives a lease that no pause outlasts.
+func openStore(name, place string, lease time.Duration) (killStore, error) {
 	switch name {
 	case "postgres":
 		pool, err := pgxpool.New(context.Background(), place)
-		return &postgresKills{place, pool}, err
+		return &postgresKills{url: place, lease: lease, pool: pool}, err
 	case "quorum", "classic":
 		return &rabbitKills{url: place, kind: rabbitmq.QueueType(name)}, nil
 	case "servicebus":
@@ -89,16 +94,17 @@ func openKillStore(name, place string) (killStore, error) {
 		return &sqsKills{place: place}, nil
 	}
 	db, err := sql.Open("sqlite", "file:"+place+"?_txlock=immediate&_pragma=busy_timeout(10000)")
-	return &sqliteKills{place, db}, err
+	return &sqliteKills{path: place, lease: lease, db: db}, err
 }
 
 type sqliteKills struct {
-	path string
-	db   *sql.DB
+	path  string
+	lease time.Duration
+	db    *sql.DB
 }
 
 func (k *sqliteKills) transport() transport.Transport {
-	return &sqlite.Transport{Path: k.path, Lease: killLease, Relaxed: true}
+	return &sqlite.Transport{Path: k.path, Lease: k.lease, Relaxed: true}
 }
 
 func (k *sqliteKills) write(ctx context.Context, s *endpoint.Session, n int) error {
@@ -132,12 +138,13 @@ func (k *sqliteKills) rows(ctx context.Context) (ns []int, err error) {
 func (k *sqliteKills) Close() error { return k.db.Close() }
 
 type postgresKills struct {
-	url  string
-	pool *pgxpool.Pool
+	url   string
+	lease time.Duration
+	pool  *pgxpool.Pool
 }
 
 func (k *postgresKills) transport() transport.Transport {
-	return &postgres.Transport{URL: k.url, Lease: killLease}
+	return &postgres.Transport{URL: k.url, Lease: k.lease}
 }
 
 func (k *postgresKills) write(ctx context.Context, s *endpoint.Session, n int) error {
@@ -264,6 +271,7 @@ func TestChaosKillsLoseNothingAndDoubleNothing(t *testing.T) {
 	for _, store := range []string{"sqlite", "postgres"} {
 		for _, mode := range []string{"atomic", "receiveonly"} {
 			t.Run(store+" "+mode, func(t *testing.T) {
+				t.Parallel()
 				place := filepath.Join(t.TempDir(), "kill.db")
 				if store == "postgres" {
 					place = brokertest.Postgres(t)

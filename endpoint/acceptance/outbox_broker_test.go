@@ -32,18 +32,16 @@ type outboxShop struct {
 	sent map[int]map[string]bool // ids of what arrived, by its number
 }
 
-// onOutboxes runs test for each database that can be an outbox.
+// onOutboxes runs test with PostgreSQL as the outbox, and in make test-faults with SQLite too.
 func onOutboxes(t *testing.T, test func(t *testing.T, shop *outboxShop)) {
-	for _, database := range []string{"postgres", "sqlite"} {
-		t.Run(database, func(t *testing.T) {
-			t.Parallel()
-			place := filepath.Join(t.TempDir(), "outbox.db")
-			if database == "postgres" {
-				place = brokertest.Postgres(t)
-			}
-			test(t, newOutboxShop(t, database, place))
-		})
-	}
+	t.Helper()
+	onBrokers(t, []string{"postgres"}, []string{"sqlite"}, func(t *testing.T, database string) {
+		place := filepath.Join(t.TempDir(), "outbox.db")
+		if database == "postgres" {
+			place = brokertest.Postgres(t)
+		}
+		test(t, newOutboxShop(t, database, place))
+	})
 }
 
 func newOutboxShop(t *testing.T, database, place string) *outboxShop {
@@ -181,7 +179,7 @@ func (s *outboxShop) written(n int) {
 // eventually returns when done reports true.
 func (s *outboxShop) eventually(what string, done func() bool) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), timeLimit)
 	defer cancel()
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()

@@ -95,6 +95,7 @@ func TestChaosKillsWithAnOutboxCommitOnce(t *testing.T) {
 	for _, broker := range []string{"quorum", "sqs", "servicebus"} {
 		for _, database := range []string{"postgres", "sqlite"} {
 			t.Run(broker+" "+database, func(t *testing.T) {
+				t.Parallel()
 				p := &outboxProof{broker: broker, database: database, full: full, kills: 20, cuts: 3, starts: 2}
 				p.t, p.messages = t, 1500
 				if broker == "quorum" && database == "postgres" {

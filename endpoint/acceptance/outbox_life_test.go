@@ -25,7 +25,7 @@ import (
 )
 
 // While an outbox is switched on, instances with and without it have one queue.
-func TestInstancesWithAndWithoutAnOutboxShareAQueue(t *testing.T) {
+func TestMixedOutboxInstances(t *testing.T) {
 	onOutboxes(t, func(t *testing.T, s *outboxShop) {
 		const messages = 200
 		var with, without atomic.Int64
@@ -51,7 +51,8 @@ func TestInstancesWithAndWithoutAnOutboxShareAQueue(t *testing.T) {
 }
 
 // A start without the tables says once how to create them.
-func TestAMissingInboxComesWithOneAdvice(t *testing.T) {
+func TestMissingInboxAdvice(t *testing.T) {
+	t.Parallel()
 	db := &sqlite.Transport{Path: filepath.Join(t.TempDir(), "shop.db")}
 	e, err := endpoint.New(endpoint.Config{Name: "sales", Transport: &inmemory.Transport{}, Outbox: db})
 	must(t, err)
@@ -62,7 +63,7 @@ func TestAMissingInboxComesWithOneAdvice(t *testing.T) {
 }
 
 // What is left in the outbox of an endpoint that was stopped is sent by a send-only endpoint of the same name.
-func TestASendOnlyEndpointEmptiesTheOutboxOfAStoppedOne(t *testing.T) {
+func TestSendOnlyDrainsOutbox(t *testing.T) {
 	onOutboxes(t, func(t *testing.T, s *outboxShop) {
 		const messages = 20
 		proxy, away := s.throughProxy()
@@ -89,7 +90,7 @@ func TestASendOnlyEndpointEmptiesTheOutboxOfAStoppedOne(t *testing.T) {
 }
 
 // Two endpoints have one database as their outbox, and receive messages with the same ids.
-func TestEndpointsWithOneDatabaseAsOutboxDoNotInterfere(t *testing.T) {
+func TestTwoEndpointsOneOutbox(t *testing.T) {
 	onOutboxes(t, func(t *testing.T, s *outboxShop) {
 		const messages = 100
 		other := brokertest.Name(t, "other")
@@ -119,7 +120,7 @@ func TestEndpointsWithOneDatabaseAsOutboxDoNotInterfere(t *testing.T) {
 }
 
 // Handlers and programs commit while the broker refuses connections, and all is sent when it accepts them.
-func TestCommitsSucceedWhileTheBrokerIsAway(t *testing.T) {
+func TestBrokerAwayDuringCommits(t *testing.T) {
 	onOutboxes(t, func(t *testing.T, s *outboxShop) {
 		proxy, away := s.throughProxy()
 		received, refused := make(chan struct{}), make(chan struct{})
@@ -161,7 +162,7 @@ func TestCommitsSucceedWhileTheBrokerIsAway(t *testing.T) {
 
 // A message whose queue was deleted after the commit moves to the error queue, from which it can be sent where it was
 // meant to go.
-func TestAMessageWhoseDestinationWasDeletedMovesToTheErrorQueue(t *testing.T) {
+func TestDeletedDestinationOfOutbox(t *testing.T) {
 	onOutboxes(t, func(t *testing.T, s *outboxShop) {
 		proxy, away := s.throughProxy()
 		gone := brokertest.Name(t, "gone")
@@ -191,7 +192,7 @@ func TestAMessageWhoseDestinationWasDeletedMovesToTheErrorQueue(t *testing.T) {
 }
 
 // An audit queue that was deleted, or is full, has the copies moved to the error queue. Messages are handled as ever.
-func TestAnAuditQueueThatTakesNothingConcernsTheCopiesOnly(t *testing.T) {
+func TestAuditQueueTakesNothing(t *testing.T) {
 	const limit = 9
 	for _, full := range []bool{false, true} {
 		t.Run(fmt.Sprintf("full %t", full), func(t *testing.T) {
@@ -239,7 +240,8 @@ func TestAnAuditQueueThatTakesNothingConcernsTheCopiesOnly(t *testing.T) {
 }
 
 // The database is away under load, and its connections break: no message fails for that.
-func TestADatabaseThatIsAwayUsesUpNoRetry(t *testing.T) {
+func TestDatabaseAwayUsesNoRetry(t *testing.T) {
+	t.Parallel()
 	place, err := url.Parse(brokertest.Postgres(t))
 	must(t, err)
 	proxy := brokertest.NewProxy(t, place.Host)
@@ -254,7 +256,7 @@ func TestADatabaseThatIsAwayUsesUpNoRetry(t *testing.T) {
 }
 
 // The database shuts down, ends at once and is killed under load: no message fails for that.
-func TestChaosARestartOfTheDatabaseUsesUpNoRetry(t *testing.T) {
+func TestChaosDatabaseRestartsUseNoRetry(t *testing.T) {
 	brokertest.Fault(t)
 	node := brokertest.OwnPostgres(t)
 	s := newOutboxShop(t, "postgres", node.URL)

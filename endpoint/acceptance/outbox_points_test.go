@@ -61,6 +61,7 @@ func TestChaosAProcessEndsAtEachPointOfTheOutbox(t *testing.T) {
 	for _, broker := range []string{"quorum", "sqs", "servicebus"} {
 		for _, database := range databases {
 			t.Run(broker+" "+database, func(t *testing.T) {
+				t.Parallel()
 				p := &pointProof{outboxProof: outboxProof{broker: broker, database: database}}
 				p.t, p.all = t, t
 				if !full {

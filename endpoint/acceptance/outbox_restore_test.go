@@ -27,6 +27,7 @@ type arrival struct {
 // The database of an outbox is restored from a backup. What was stored at that time is sent again, under the same id. What
 // was handled since is as unknown as its rows: it is handled when it is delivered again.
 func TestARestoredDatabaseKnowsTheTimeOfItsBackup(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	r := &restored{path: filepath.Join(dir, "shop.db"), tried: make(chan struct{}, 100), arrived: make(chan arrival, 100)}
 	r.broker.Fail = func(verb, object string) error {

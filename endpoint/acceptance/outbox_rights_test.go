@@ -48,7 +48,7 @@ func servedBy(t *testing.T, use func(*endpoint.Config, *postgres.Transport)) (h 
 		must(t, conn.(transport.Installer).Install(t.Context(), shipping))
 		must(t, conn.Close())
 		execute(t.Context(), "GRANT "+someRights+" ON ALL TABLES IN SCHEMA public TO "+quoted)
-		use(cfg, &postgres.Transport{URL: u.String(), Lease: 3 * time.Second})
+		use(cfg, &postgres.Transport{URL: u.String(), Lease: troubleLease})
 	})
 	return h, quoted
 }
@@ -63,7 +63,7 @@ func asTransport(cfg *endpoint.Config, db *postgres.Transport) {
 
 // The database takes a right to a table of the outbox away, and gives it back. All messages need the right: meanwhile none
 // fails, none is lost, none is sent twice, and Health says what is missing.
-func TestAMissingRightToAnOutboxUsesUpNoRetry(t *testing.T) {
+func TestMissingOutboxRightUsesNoRetry(t *testing.T) {
 	for _, c := range []struct{ right, table string }{
 		{"INSERT", "sales.outbox"},
 		{"INSERT", "sales.handled"},
@@ -85,7 +85,7 @@ func TestAMissingRightToAnOutboxUsesUpNoRetry(t *testing.T) {
 				return strings.Contains(reasons, "permission denied for table "+c.table) &&
 					strings.Contains(reasons, "grant SELECT, INSERT, UPDATE and DELETE")
 			})
-			<-time.After(7 * time.Second) // two leases
+			<-time.After(2 * troubleLease)
 			h.exec(`GRANT ` + c.right + ` ON "` + c.table + `" TO ` + user)
 			h.send(1)
 			h.arrived()
@@ -95,7 +95,7 @@ func TestAMissingRightToAnOutboxUsesUpNoRetry(t *testing.T) {
 }
 
 // With an inbox in the database of the queues it is the same.
-func TestAMissingRightToTheInboxOfATransportUsesUpNoRetry(t *testing.T) {
+func TestMissingInboxRightUsesNoRetry(t *testing.T) {
 	for _, right := range []string{"INSERT", "SELECT"} {
 		t.Run(right, func(t *testing.T) {
 			t.Parallel()
@@ -110,7 +110,7 @@ func TestAMissingRightToTheInboxOfATransportUsesUpNoRetry(t *testing.T) {
 					strings.Contains(reasons, "permission denied for table sales.handled") &&
 					strings.Contains(reasons, "grant SELECT, INSERT, UPDATE and DELETE")
 			})
-			<-time.After(7 * time.Second) // two leases
+			<-time.After(2 * troubleLease)
 			h.exec(`GRANT ` + right + ` ON "sales.handled" TO ` + user)
 			h.send(1)
 			h.arrived()
@@ -121,6 +121,7 @@ func TestAMissingRightToTheInboxOfATransportUsesUpNoRetry(t *testing.T) {
 
 // A right to a queue that one handler sends to is missing to its messages alone.
 func TestAMissingRightToAQueueIsAFailureOfItsMessages(t *testing.T) {
+	t.Parallel()
 	h, user := servedBy(t, asTransport)
 	h.send(2)
 	h.arrived()
@@ -134,6 +135,7 @@ func TestAMissingRightToAQueueIsAFailureOfItsMessages(t *testing.T) {
 
 // A right that one handler's statement lacks is the failure of its messages.
 func TestAMissingRightOfAHandlerIsAFailureOfItsMessage(t *testing.T) {
+	t.Parallel()
 	h, user := servedBy(t, func(cfg *endpoint.Config, db *postgres.Transport) {
 		cfg.Outbox = db
 		cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.None}
@@ -152,6 +154,7 @@ func TestAMissingRightOfAHandlerIsAFailureOfItsMessage(t *testing.T) {
 
 // Without the right to read the inbox the endpoint does not start.
 func TestAMissingRightToTheInboxAtTheStart(t *testing.T) {
+	t.Parallel()
 	h, user := servedBy(t, asOutbox)
 	h.e.end()
 	h.exec(`REVOKE SELECT ON "sales.handled" FROM ` + user)

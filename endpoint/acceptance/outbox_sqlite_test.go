@@ -20,6 +20,7 @@ import (
 // While the file takes no writes, which the handler's statement finds out first, no message fails, none is lost and none is
 // handled twice.
 func TestAFileThatTakesNoWritesUsesUpNoRetry(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "shop.db")
 		db, err := sql.Open("sqlite", "file:"+path+"?_busy_timeout=5000")

@@ -146,6 +146,7 @@ func TestTablesOfAnOutboxOfALaterVersion(t *testing.T) {
 
 // The tables of a running endpoint become those of another version: no message fails, none is lost, none is doubled.
 func TestTablesOfAnOutboxThatChangeTheirVersionUnderIt(t *testing.T) {
+	t.Parallel()
 	url := brokertest.Postgres(t)
 	h := troubledAt(t, url, url, nil)
 	h.send(3)
@@ -215,7 +216,7 @@ func (w *sqliteOutbox) handled(e *running, messages int) {
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(30 * time.Second)
+	late := time.After(timeLimit)
 	for len(w.broker.Messages("shipping")) < w.sent {
 		select {
 		case <-tick.C:
@@ -233,6 +234,7 @@ func (w *sqliteOutbox) handled(e *running, messages int) {
 // A file that a program before inboxes has written gets their tables when it is opened. The endpoint's own inbox is the
 // installer's to create.
 func TestAFileOfAnEarlierVersionGetsTheTablesOfInboxes(t *testing.T) {
+	t.Parallel()
 	w := newSQLiteOutbox(t)
 	e := start(t, w.cfg)
 	w.handled(e, 3)
@@ -252,6 +254,7 @@ func TestAFileOfAnEarlierVersionGetsTheTablesOfInboxes(t *testing.T) {
 // An endpoint refuses to start on a file of a later version, with the installer or without. One that runs while another
 // program adds to the file goes on.
 func TestAFileOfALaterVersion(t *testing.T) {
+	t.Parallel()
 	w := newSQLiteOutbox(t)
 	e := start(t, w.cfg)
 	w.handled(e, 3)

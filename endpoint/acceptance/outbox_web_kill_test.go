@@ -55,8 +55,11 @@ func webWorker() error {
 		defer cancel()
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	}()
-	if err := e.WaitReady(ctx); err != nil {
-		return errors.Join(err, <-ended)
+	if err := errors.Join(e.WaitReady(ctx), ctx.Err()); err != nil {
+		if err = errors.Join(err, <-ended); errors.Is(err, context.Canceled) { // its start may be cut short
+			return nil
+		}
+		return err
 	}
 	if err := request(ctx, e, rows, most); err != nil && ctx.Err() == nil {
 		return err

@@ -3,41 +3,29 @@ package acceptance_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
-	"github.com/holdfast-go/holdfast/transport/postgres"
-	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-func TestAPauseOnABrokerLeavesItsMessagesThereUntilTheEnd(t *testing.T) {
-	for name, open := range map[string]func(t *testing.T) transport.Transport{
-		"PostgreSQL": func(t *testing.T) transport.Transport {
-			return &postgres.Transport{URL: brokertest.Postgres(t)}
-		},
-		"RabbitMQ": func(t *testing.T) transport.Transport {
-			return &rabbitmq.Transport{URL: brokertest.RabbitMQ(t)}
-		},
-	} {
-		t.Run(name, func(t *testing.T) { pauseOn(t, open(t)) })
-	}
+// What a paused endpoint does not handle stays at the broker until the pause ends.
+func TestPause(t *testing.T) {
+	onBrokers(t, []string{"quorum"}, []string{"postgres"}, func(t *testing.T, broker string) { pauseOn(t, openBroker(t, broker)) })
 }
 
 // pauseOn pauses in the middle of work, adds to it, and goes on.
 func pauseOn(t *testing.T, broker transport.Transport) {
 	const messages = 300
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
 	defer cancel()
 	var seen [messages]atomic.Int32
 	handled := make(chan int, 10*messages)
 	queue := brokertest.Name(t, "pause")
 	cfg := endpoint.Config{
-		Name: queue, Transport: broker, Concurrency: 8, Install: true, Logger: slog.New(slog.DiscardHandler),
+		Name: queue, Transport: broker, Concurrency: 8, Install: true,
 		Messages: []endpoint.Message{endpoint.Command[work]("Pause.Work")},
 		Handlers: []endpoint.Handler{endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m work) error {
 			seen[m.N].Add(1)

@@ -2,7 +2,6 @@ package acceptance_test
 
 import (
 	"context"
-	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,6 +19,7 @@ import (
 func TestALockedDestinationIsNoFailure(t *testing.T) {
 	for _, mode := range []endpoint.TransactionMode{endpoint.ReceiveOnly, endpoint.SendsAtomicWithReceive} {
 		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
 			url := brokertest.Postgres(t)
 			pool, err := pgxpool.New(t.Context(), url)
 			if err != nil {
@@ -29,7 +29,7 @@ func TestALockedDestinationIsNoFailure(t *testing.T) {
 			var failures, attempts atomic.Int64
 			handled := make(chan int, 100)
 			cfg := endpoint.Config{
-				Name: "work", Transport: &postgres.Transport{URL: url}, Concurrency: 1, Install: true, Transactions: mode, Logger: slog.New(slog.DiscardHandler),
+				Name: "work", Transport: &postgres.Transport{URL: url}, Concurrency: 1, Install: true, Transactions: mode,
 				Messages:       []endpoint.Message{endpoint.Command[work]("Postpone.Work")},
 				Recoverability: recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None, ErrorQueue: "error"},
 				Handlers: []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m work) error {
@@ -71,7 +71,7 @@ func TestALockedDestinationIsNoFailure(t *testing.T) {
 				if got != 1 {
 					t.Errorf("message %d was handled again, want 1", got)
 				}
-			case <-time.After(time.Minute):
+			case <-time.After(timeLimit):
 				t.Fatal("the message was not delivered again when the lock ended")
 			}
 			r.end()

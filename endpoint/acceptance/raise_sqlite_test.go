@@ -24,6 +24,7 @@ type orderCharged struct{ ID string }
 func TestRaisedEventsShareTheTransactionOfTheirMessage(t *testing.T) {
 	for _, mode := range []string{"outbox", "atomic"} {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { raiseOnSQLite(t, mode) })
 		})
 	}

@@ -21,24 +21,23 @@ import (
 
 // An outage where the broker prefetches and counts released messages: messages are attempted more often than they
 // have retries, and none is lost, given up or handled twice.
-func TestARateLimitOnRabbitMQUsesNoAttemptsUp(t *testing.T) {
-	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
-		t.Run(string(kind), func(t *testing.T) {
-			t.Parallel()
-			rateLimitOn(t, &rabbitmq.Transport{URL: brokertest.RabbitMQ(t), QueueType: kind}, 20*time.Millisecond, 120)
-		})
-	}
+func TestRateLimitOnRabbitMQ(t *testing.T) {
+	onBrokers(t, []string{"quorum"}, []string{"classic"}, func(t *testing.T, kind string) {
+		broker := &rabbitmq.Transport{URL: brokertest.RabbitMQ(t), QueueType: rabbitmq.QueueType(kind)}
+		rateLimitOn(t, broker, 20*time.Millisecond, 120)
+	})
 }
 
 // An outage longer than the broker lets a message be held, which takes all of a channel back then.
-func TestARateLimitOutlastsTheConsumerTimeoutOfRabbitMQ(t *testing.T) {
-	failures := 14
+func TestChaosRateLimitOutlastsConsumerTimeout(t *testing.T) {
+	brokertest.Fault(t)
+	failures := 14 // each half a second after the one before: longer than the consumer timeout
 	if os.Getenv("HOLDFAST_SOAK") != "" {
 		failures = 100
 	}
 	node := brokertest.OwnRabbitMQ(t)
 	set := func(name, value string) {
-		node.Control("eval", fmt.Sprintf("application:set_env(rabbit, %s, %s).", name, value))
+		node.Eval(fmt.Sprintf("application:set_env(rabbit, %s, %s).", name, value))
 	}
 	set("channel_tick_interval", "1000")
 	set("consumer_timeout", "6000")
@@ -52,7 +51,7 @@ func TestARateLimitOutlastsTheConsumerTimeoutOfRabbitMQ(t *testing.T) {
 // rateLimitOn has an outage of so many failures, with such a wait in between.
 func rateLimitOn(t *testing.T, broker *rabbitmq.Transport, pause time.Duration, probes int) {
 	const messages = 12
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
 	defer cancel()
 	var down atomic.Bool
 	down.Store(true)

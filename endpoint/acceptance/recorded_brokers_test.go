@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -30,14 +29,12 @@ type landscape struct {
 	put      func(t *testing.T, m *recorded, queue string) // as the .NET endpoint has sent it
 }
 
-func landscapes() map[string]func(t *testing.T) *landscape {
-	return map[string]func(t *testing.T) *landscape{
-		"rabbitmq":            func(t *testing.T) *landscape { return onRabbitMQ(t, "rabbitmq.json") },
-		"rabbitmq-newtonsoft": func(t *testing.T) *landscape { return onRabbitMQ(t, "rabbitmq-newtonsoft.json") },
-		"rabbitmq-xml":        func(t *testing.T) *landscape { return onRabbitMQ(t, "rabbitmq-xml.json") },
-		"postgresql":          onPostgreSQL,
-		"sqs":                 onSQS,
-	}
+var landscapes = map[string]func(t *testing.T) *landscape{
+	"rabbitmq":            func(t *testing.T) *landscape { return onRabbitMQ(t, "rabbitmq.json") },
+	"rabbitmq-newtonsoft": func(t *testing.T) *landscape { return onRabbitMQ(t, "rabbitmq-newtonsoft.json") },
+	"rabbitmq-xml":        func(t *testing.T) *landscape { return onRabbitMQ(t, "rabbitmq-xml.json") },
+	"postgresql":          onPostgreSQL,
+	"sqs":                 onSQS,
 }
 
 func onRabbitMQ(t *testing.T, file string) *landscape {
@@ -166,7 +163,7 @@ func (on *landscape) install(t *testing.T, queue string) {
 // take receives n messages of a queue.
 func (on *landscape) take(t *testing.T, queue string, n int) (all []*transport.Message) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
 	defer cancel()
 	conn, err := on.Open(ctx, transport.Env{})
 	must(t, err)

@@ -35,48 +35,45 @@ func keep[M any](heard chan<- got) endpoint.Handler {
 }
 
 // Each recorded message is handled with its headers, its types and its body, whatever the serializer and the envelope.
-func TestRecordedMessagesAreReadExactly(t *testing.T) {
-	for name, open := range landscapes() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			on := open(t)
-			heard := make(chan got, 100)
-			cfg := on.config(
-				keep[netPing](heard), keep[netPong](heard), keep[netHappened](heard), keep[netBase](heard),
-				keep[netPoison](heard), keep[netFlaky](heard), keep[netPerishable](heard), keep[netAsk](heard),
-				keep[netLater](heard), keep[netEverything](heard),
-			)
-			run := start(t, cfg)
-			want := map[string]*recorded{}
-			both := 0
-			for _, m := range recordings(t, on.file) {
-				if m.Queue == on.own {
-					on.put(t, &m, on.own)
-					want[key(m.ID, m.Headers)] = &m
-				}
-				if m.What == "event with a base" {
-					both++ // a handler of the event and one of its base
-				}
+func TestRecordedMessages(t *testing.T) {
+	onBrokers(t, []string{"rabbitmq", "rabbitmq-xml", "postgresql", "sqs"}, []string{"rabbitmq-newtonsoft"}, func(t *testing.T, name string) {
+		on := landscapes[name](t)
+		heard := make(chan got, 100)
+		cfg := on.config(
+			keep[netPing](heard), keep[netPong](heard), keep[netHappened](heard), keep[netBase](heard),
+			keep[netPoison](heard), keep[netFlaky](heard), keep[netPerishable](heard), keep[netAsk](heard),
+			keep[netLater](heard), keep[netEverything](heard),
+		)
+		run := start(t, cfg)
+		want := map[string]*recorded{}
+		both := 0
+		for _, m := range recordings(t, on.file) {
+			if m.Queue == on.own {
+				on.put(t, &m, on.own)
+				want[key(m.ID, m.Headers)] = &m
 			}
-			count := map[string]int{}
-			for range len(want) + both {
-				select {
-				case m := <-heard:
-					count[key(m.id, m.headers)]++
-					on.compare(t, want[key(m.id, m.headers)], m)
-				case <-time.After(time.Minute):
-					t.Fatalf("%d of %d messages were handled: %v", len(count), len(want), count)
-				}
+			if m.What == "event with a base" {
+				both++ // a handler of the event and one of its base
 			}
-			run.end()
-			for id, m := range want {
-				if count[id] == 0 {
-					t.Errorf("%s (%s) was not handled", m.What, id)
-				}
+		}
+		count := map[string]int{}
+		for range len(want) + both {
+			select {
+			case m := <-heard:
+				count[key(m.id, m.headers)]++
+				on.compare(t, want[key(m.id, m.headers)], m)
+			case <-time.After(timeLimit):
+				t.Fatalf("%d of %d messages were handled: %v", len(count), len(want), count)
 			}
-			on.readOthers(t)
-		})
-	}
+		}
+		run.end()
+		for id, m := range want {
+			if count[id] == 0 {
+				t.Errorf("%s (%s) was not handled", m.What, id)
+			}
+		}
+		on.readOthers(t)
+	})
 }
 
 // config returns the configuration of the Go endpoint.

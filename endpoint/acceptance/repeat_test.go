@@ -2,11 +2,9 @@ package acceptance_test
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -32,6 +30,7 @@ type conflicts struct {
 
 func newConflicts(t *testing.T, tables string) *conflicts {
 	t.Helper()
+	t.Parallel()
 	c := &conflicts{t: t, url: brokertest.Postgres(t), ended: make(chan struct{}, 1000)}
 	pool, err := pgxpool.New(t.Context(), c.url)
 	if err != nil {
@@ -50,7 +49,7 @@ func (c *conflicts) run(n int, handle func(ctx context.Context, tx pgx.Tx, n int
 	c.t.Helper()
 	cfg := endpoint.Config{
 		Name: "work", Transport: &postgres.Transport{URL: c.url}, Concurrency: 4, Install: true,
-		Messages: []endpoint.Message{endpoint.Command[work]("Repeat.Work")}, Logger: slog.New(slog.DiscardHandler),
+		Messages:       []endpoint.Message{endpoint.Command[work]("Repeat.Work")},
 		Transactions:   endpoint.SendsAtomicWithReceive,
 		OnFinalFailure: c.final,
 		Recoverability: recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None},
@@ -82,7 +81,7 @@ func (c *conflicts) run(n int, handle func(ctx context.Context, tx pgx.Tx, n int
 	for i := range n {
 		r.send(work{i}, endpoint.To("work"))
 	}
-	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(c.t.Context(), timeLimit)
 	defer cancel()
 	for range n {
 		select {
@@ -132,7 +131,8 @@ func TestADeadlockedHandlerIsRepeatedAndUsesUpNoRetry(t *testing.T) {
 	}
 }
 
-func TestSerializationFailuresAreRepeatedUntilTheHandlersAreSerial(t *testing.T) {
+// Serialization failures are repeated until the handlers are serial.
+func TestSerializationFailuresAreRepeated(t *testing.T) {
 	const messages = 12
 	c := newConflicts(t, `CREATE TABLE place (n int NOT NULL)`)
 	var both sync.WaitGroup // have read before either has written

@@ -48,7 +48,7 @@ func TestChaosRestartsOfRabbitMQLoseNothing(t *testing.T) {
 				return &rabbitmq.Transport{URL: node.URL, QueueType: kind}
 			}}
 			closed := func() { node.Control("close_all_connections", "the operator said so") }
-			stopped := func() { node.Control("stop_app"); node.Control("start_app") }
+			stopped := node.RestartApp
 			doubled := p.run(closed, stopped, closed, node.Kill)
 			// What was sent by a handler whose acknowledgement was under way; not what had long been done. A
 			// classic queue writes acknowledgements down when it comes to rest: the kill undoes those since.

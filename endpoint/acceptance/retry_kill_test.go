@@ -58,43 +58,40 @@ func retryWorker() error {
 	return runWorker(cfg)
 }
 
-func TestAKilledProcessLosesNoDeferredRetry(t *testing.T) {
-	for _, store := range []string{"sqlite", "postgres", "quorum"} {
-		t.Run(store, func(t *testing.T) {
-			t.Parallel()
-			place := placeOf(t, store)
-			out, err := openKillStore(store, place)
-			must(t, err)
-			defer out.Close()
-			p := &killProof{t: t, out: out}
-			p.conn, err = out.transport().Open(t.Context(), transport.Env{})
-			must(t, err)
-			defer p.conn.Close()
-			must(t, p.conn.(transport.Installer).Install(t.Context(), transport.Plan{Queues: []transport.Queue{{Name: "work"}, {Name: "error"}}}))
-			p.send(t.Context(), []int{1})
-			for i, life := range [][]string{
-				{"attempt 1 of 2", "delayed_retry"}, // killed while the message waits
-				{"attempt 2 of 2"},                  // killed while it is handled, which is no failed attempt
-				{"attempt 2 of 2", "done"},
-			} {
-				w, says := startRetryWorker(t, store, place)
-				for _, want := range life {
-					if got := within(t, says, want); got != want {
-						t.Fatalf("the worker says %q, want %q", got, want)
-					}
-				}
-				if store == "quorum" && i == 0 { // whose copy and acknowledgement are no unit: a kill may leave both
-					w.stop(t)
-				} else {
-					w.kill(t)
+func TestDeferredRetryOutlivesKills(t *testing.T) {
+	onBrokers(t, []string{"postgres"}, []string{"sqlite", "quorum"}, func(t *testing.T, store string) {
+		place := placeOf(t, store)
+		out, err := openKillStore(store, place)
+		must(t, err)
+		defer out.Close()
+		p := &killProof{t: t, out: out}
+		p.conn, err = out.transport().Open(t.Context(), transport.Env{})
+		must(t, err)
+		defer p.conn.Close()
+		must(t, p.conn.(transport.Installer).Install(t.Context(), transport.Plan{Queues: []transport.Queue{{Name: "work"}, {Name: "error"}}}))
+		p.send(t.Context(), []int{1})
+		for i, life := range [][]string{
+			{"attempt 1 of 2", "delayed_retry"}, // killed while the message waits
+			{"attempt 2 of 2"},                  // killed while it is handled, which is no failed attempt
+			{"attempt 2 of 2", "done"},
+		} {
+			w, says := startRetryWorker(t, store, place)
+			for _, want := range life {
+				if got := within(t, says, want); got != want {
+					t.Fatalf("the worker says %q, want %q", got, want)
 				}
 			}
-			stats, err := p.conn.(transport.Inspector).Inspect(t.Context(), "error")
-			if err != nil || stats[0].Ready != 0 {
-				t.Errorf("the error queue has %+v, %v", stats, err)
+			if store == "quorum" && i == 0 { // whose copy and acknowledgement are no unit: a kill may leave both
+				w.stop(t)
+			} else {
+				w.kill(t)
 			}
-		})
-	}
+		}
+		stats, err := p.conn.(transport.Inspector).Inspect(t.Context(), "error")
+		if err != nil || stats[0].Ready != 0 {
+			t.Errorf("the error queue has %+v, %v", stats, err)
+		}
+	})
 }
 
 // startRetryWorker starts a worker, and returns the lines that it says.

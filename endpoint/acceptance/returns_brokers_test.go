@@ -23,14 +23,14 @@ import (
 
 // returners are ServiceControl on each broker. Prefixes and hierarchies are those of ServiceControl too.
 var returners = map[string]func(t *testing.T) *returner{
-	"RabbitMQ":                     rabbitReturner,
-	"PostgreSQL":                   func(t *testing.T) *returner { return postgresReturner(t, "") },
-	"PostgreSQL in a schema":       func(t *testing.T) *returner { return postgresReturner(t, `shop."eu"`) },
-	"SQS":                          func(t *testing.T) *returner { return sqsReturner(t, "") },
-	"SQS with a prefix":            func(t *testing.T) *returner { return sqsReturner(t, "te.st.") },
-	"Service Bus":                  func(t *testing.T) *returner { return busReturner(t, "") },
-	"Service Bus with a hierarchy": func(t *testing.T) *returner { return busReturner(t, "shop/eu") },
-	"Service Bus with a hierarchy that queues begin with": func(t *testing.T) *returner { return busReturner(t, "Go") },
+	"quorum":                      rabbitReturner,
+	"postgres":                    func(t *testing.T) *returner { return postgresReturner(t, "") },
+	"postgres in a schema":        func(t *testing.T) *returner { return postgresReturner(t, `shop."eu"`) },
+	"sqs":                         func(t *testing.T) *returner { return sqsReturner(t, "") },
+	"sqs with a prefix":           func(t *testing.T) *returner { return sqsReturner(t, "te.st.") },
+	"servicebus":                  func(t *testing.T) *returner { return busReturner(t, "") },
+	"servicebus with a hierarchy": func(t *testing.T) *returner { return busReturner(t, "shop/eu") },
+	"servicebus with a hierarchy that queues begin with": func(t *testing.T) *returner { return busReturner(t, "Go") },
 }
 
 func rabbitReturner(t *testing.T) *returner {

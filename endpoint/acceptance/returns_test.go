@@ -33,46 +33,45 @@ const peer, heir, errorQueue = "Go.Peer", "Go.Heir", "the.error"
 // returned is a message in a handler.
 type returned struct{ endpoint, id, relatedTo string }
 
-func TestServiceControlReturnsRedirectsAndEditsMessages(t *testing.T) {
-	for name, open := range returners {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			sc := open(t)
-			handled := make(chan returned, 10)
-			a := start(t, sc.endpoint(peer, handled))
-			start(t, sc.endpoint(heir, handled))
-			fail := func() *transport.Message {
-				a.send(placeOrder{ID: "poison"}, endpoint.To(peer))
-				failed := sc.take(t)
-				if got := failed.Headers.Get(header.FailedQ); got != sc.address(peer) {
-					t.Errorf("failed in %s, want %s", got, sc.address(peer))
-				}
-				return failed
+func TestReturnsOfServiceControl(t *testing.T) {
+	onBrokers(t, []string{"quorum", "postgres in a schema"}, []string{
+		"postgres", "sqs", "sqs with a prefix", "servicebus", "servicebus with a hierarchy", "servicebus with a hierarchy that queues begin with",
+	}, func(t *testing.T, name string) {
+		sc := returners[name](t)
+		handled := make(chan returned, 10)
+		a := start(t, sc.endpoint(peer, handled))
+		start(t, sc.endpoint(heir, handled))
+		fail := func() *transport.Message {
+			a.send(placeOrder{ID: "poison"}, endpoint.To(peer))
+			failed := sc.take(t)
+			if got := failed.Headers.Get(header.FailedQ); got != sc.address(peer) {
+				t.Errorf("failed in %s, want %s", got, sc.address(peer))
 			}
+			return failed
+		}
 
-			same := fail()
-			sc.giveBack(t, same, same.Headers.Get(header.FailedQ), "u-same")
-			expectReturned(t, handled, returned{peer, same.ID, same.ID})
+		same := fail()
+		sc.giveBack(t, same, same.Headers.Get(header.FailedQ), "u-same")
+		expectReturned(t, handled, returned{peer, same.ID, same.ID})
 
-			redirected := fail()
-			sc.giveBack(t, redirected, sc.address(heir), "u-redirected")
-			expectReturned(t, handled, returned{heir, redirected.ID, redirected.ID})
+		redirected := fail()
+		sc.giveBack(t, redirected, sc.address(heir), "u-redirected")
+		expectReturned(t, handled, returned{heir, redirected.ID, redirected.ID})
 
-			edited := fail()
-			edit := edited.Headers.Clone()
-			edit.Set(header.MessageID, "edited-"+edited.ID)
-			edit.Set("ServiceControl.EditOf", "u-edited")
-			edited.Headers = edit
-			sc.giveBack(t, edited, edited.Headers.Get(header.FailedQ), "")
-			expectReturned(t, handled, returned{peer, "edited-" + edited.ID, "edited-" + edited.ID})
+		edited := fail()
+		edit := edited.Headers.Clone()
+		edit.Set(header.MessageID, "edited-"+edited.ID)
+		edit.Set("ServiceControl.EditOf", "u-edited")
+		edited.Headers = edit
+		sc.giveBack(t, edited, edited.Headers.Get(header.FailedQ), "")
+		expectReturned(t, handled, returned{peer, "edited-" + edited.ID, "edited-" + edited.ID})
 
-			fail() // after which no acknowledgement is to come
-			slices.Sort(sc.acknowledged)
-			if diff := cmp.Diff([]string{"u-redirected", "u-same"}, sc.acknowledged); diff != "" {
-				t.Errorf("acknowledged (-want +got):\n%s", diff)
-			}
-		})
-	}
+		fail() // after which no acknowledgement is to come
+		slices.Sort(sc.acknowledged)
+		if diff := cmp.Diff([]string{"u-redirected", "u-same"}, sc.acknowledged); diff != "" {
+			t.Errorf("acknowledged (-want +got):\n%s", diff)
+		}
+	})
 }
 
 // endpoint is one that fails over a message until ServiceControl returns it, and reports what was sent by its handler.
@@ -100,7 +99,7 @@ func expectReturned(t *testing.T, handled <-chan returned, want returned) {
 		if got != want {
 			t.Errorf("handled %+v, want %+v", got, want)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(timeLimit):
 		t.Fatalf("not handled: %+v", want)
 	}
 }
@@ -129,7 +128,7 @@ func (sc *returner) giveBack(t *testing.T, failed *transport.Message, address, u
 // acknowledgements out beside it.
 func (sc *returner) take(t *testing.T) *transport.Message {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
 	defer cancel()
 	conn, err := sc.Open(ctx, transport.Env{})
 	must(t, err)
@@ -159,48 +158,47 @@ var hostile = []string{
 }
 
 // Addresses in headers are text of anybody's.
-func TestMalformedAddressesLoseAndStopNothing(t *testing.T) {
-	for name, open := range returners {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			sc := open(t)
-			cfg := sc.endpoint(peer, nil)
-			acked := make(chan string, len(hostile))
-			cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
-				if s.Header(header.RetryAcknowledgement) == "" {
-					return s.Reply(ctx, orderAccepted{})
-				}
-				acked <- o.ID
-				return nil
-			})}
-			start(t, cfg)
-			for i, address := range hostile {
-				body, err := json.Marshal(placeOrder{ID: address})
-				must(t, err)
-				id := brokertest.Name(t, "id")
-				headers := map[string]string{
-					header.MessageID: id, header.EnclosedMessageTypes: "Shop.PlaceOrder", header.ReplyToAddress: address, header.FailedQ: address,
-				}
-				sc.put(t, sc.address(peer), id, headers, body)
-				failed := sc.take(t)
-				if failed.ID != id || failed.Headers.Get(header.FailedQ) != sc.address(peer) {
-					t.Errorf("%.40q: in the error queue is %s of %s", address, failed.ID, failed.Headers.Get(header.FailedQ))
-				}
-				id = brokertest.Name(t, "id")
-				headers = map[string]string{
-					header.MessageID: id, header.EnclosedMessageTypes: "Shop.PlaceOrder",
-					header.RetryAcknowledgement: address, header.RetryUniqueID: "u",
-				}
-				sc.put(t, sc.address(peer), id, headers, body)
-				select {
-				case <-acked:
-				case <-time.After(time.Minute):
-					t.Fatalf("%d: %.40q: the returned message was not handled", i, address)
-				}
+func TestMalformedAddresses(t *testing.T) {
+	onBrokers(t, []string{"postgres"}, []string{
+		"quorum", "postgres in a schema", "sqs", "sqs with a prefix", "servicebus", "servicebus with a hierarchy", "servicebus with a hierarchy that queues begin with",
+	}, func(t *testing.T, name string) {
+		sc := returners[name](t)
+		cfg := sc.endpoint(peer, nil)
+		acked := make(chan string, len(hostile))
+		cfg.Handlers = []endpoint.Handler{endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o placeOrder) error {
+			if s.Header(header.RetryAcknowledgement) == "" {
+				return s.Reply(ctx, orderAccepted{})
 			}
-			if len(sc.acknowledged) > 0 {
-				t.Errorf("acknowledged %q", sc.acknowledged)
+			acked <- o.ID
+			return nil
+		})}
+		start(t, cfg)
+		for i, address := range hostile {
+			body, err := json.Marshal(placeOrder{ID: address})
+			must(t, err)
+			id := brokertest.Name(t, "id")
+			headers := map[string]string{
+				header.MessageID: id, header.EnclosedMessageTypes: "Shop.PlaceOrder", header.ReplyToAddress: address, header.FailedQ: address,
 			}
-		})
-	}
+			sc.put(t, sc.address(peer), id, headers, body)
+			failed := sc.take(t)
+			if failed.ID != id || failed.Headers.Get(header.FailedQ) != sc.address(peer) {
+				t.Errorf("%.40q: in the error queue is %s of %s", address, failed.ID, failed.Headers.Get(header.FailedQ))
+			}
+			id = brokertest.Name(t, "id")
+			headers = map[string]string{
+				header.MessageID: id, header.EnclosedMessageTypes: "Shop.PlaceOrder",
+				header.RetryAcknowledgement: address, header.RetryUniqueID: "u",
+			}
+			sc.put(t, sc.address(peer), id, headers, body)
+			select {
+			case <-acked:
+			case <-time.After(timeLimit):
+				t.Fatalf("%d: %.40q: the returned message was not handled", i, address)
+			}
+		}
+		if len(sc.acknowledged) > 0 {
+			t.Errorf("acknowledged %q", sc.acknowledged)
+		}
+	})
 }

@@ -49,13 +49,14 @@ func (h *troubled) exact() {
 func TestSagasInOppositeOrderFailNoMessage(t *testing.T) {
 	for _, level := range []string{"read committed", "repeatable read", "serializable"} {
 		t.Run(level, func(t *testing.T) {
+			t.Parallel()
 			server := brokertest.Postgres(t)
 			url := strings.ReplaceAll(with(t, server, "default_transaction_isolation", level), "+", "%20")
 			h := troubledAt(t, server, url, crossed)
 			second := h.cfg
-			second.Instance, second.Outbox = "second", &postgres.Transport{URL: url, Lease: 3 * time.Second}
+			second.Instance, second.Outbox = "second", &postgres.Transport{URL: url, Lease: troubleLease}
 			start(t, second)
-			h.send(60)
+			h.send(20)
 			h.arrived()
 			h.exact()
 		})
@@ -96,24 +97,28 @@ func TestTroubleWithRecordsUsesUpNoRetry(t *testing.T) {
 
 // Another session holds the rows for longer than a statement waits for them, and the sessions are ended meanwhile.
 func TestARecordThatAnotherSessionHolds(t *testing.T) {
-	server := brokertest.Postgres(t)
-	h := troubledAt(t, server, server, crossed)
-	h.send(1)
-	h.arrived()
-	for _, end := range []func(){func() {}, h.endSessions} {
-		holder, err := pgx.Connect(t.Context(), server)
-		must(t, err)
-		tx, err := holder.Begin(t.Context())
-		must(t, err)
-		_, err = tx.Exec(t.Context(), `SELECT 1 FROM holdfast_state FOR UPDATE`)
-		must(t, err)
-		h.send(5)
-		<-time.After(2 * tablequeue.RecordWait)
-		end()
-		_ = tx.Rollback(t.Context())
-		_ = holder.Close(t.Context())
-		h.send(1)
-		h.arrived()
-		h.exact()
+	for name, end := range map[string]func(h *troubled){"rolled back": func(*troubled) {}, "sessions ended": (*troubled).endSessions} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := brokertest.Postgres(t)
+			h := troubledAt(t, server, server, crossed)
+			h.send(1)
+			h.arrived()
+			holder, err := pgx.Connect(t.Context(), server)
+			must(t, err)
+			tx, err := holder.Begin(t.Context())
+			must(t, err)
+			_, err = tx.Exec(t.Context(), `SELECT 1 FROM holdfast_state FOR UPDATE`)
+			must(t, err)
+			h.send(5)
+			// The wait is a constant of the product: until the first statement fails, and the next one waits.
+			<-time.After(tablequeue.RecordWait * 3 / 2)
+			end(h)
+			_ = tx.Rollback(t.Context())
+			_ = holder.Close(t.Context())
+			h.send(1)
+			h.arrived()
+			h.exact()
+		})
 	}
 }

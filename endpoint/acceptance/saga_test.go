@@ -22,6 +22,7 @@ type counted struct{ N int }
 func TestASagaOnSQLiteCountsEachMessageOnce(t *testing.T) {
 	for name, broker := range map[string]*inmemory.Transport{"atomic": nil, "outbox": {}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			const messages = 200
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()

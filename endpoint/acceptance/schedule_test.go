@@ -18,6 +18,7 @@ import (
 func TestAJobOnSQLiteIsRetriedAtOnce(t *testing.T) {
 	for name, broker := range map[string]*inmemory.Transport{"atomic": nil, "outbox": {}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			scheduler, err := schedule.New(schedule.Config{})

@@ -109,7 +109,7 @@ func wantReports(t *testing.T, found map[string]raw, name, address string) {
 		for _, of := range []string{"StartedAt", "ExecutedAt", "ReportedAt"} {
 			if text, ok := body[of].(string); ok {
 				at, err := time.Parse("2006-01-02T15:04:05.0000000Z", text)
-				if err != nil || time.Since(at).Abs() > time.Minute {
+				if err != nil || time.Since(at).Abs() > timeLimit {
 					t.Errorf("%s of %s is %q", of, c.name, text)
 				}
 				delete(body, of)
@@ -154,7 +154,9 @@ func wantOneValue(t *testing.T, r raw, tag string) {
 	}
 }
 
-func TestReportsOnRabbitMQAreAsServiceControlReadsThem(t *testing.T) {
+// Reports on RabbitMQ are as ServiceControl reads them.
+func TestRabbitMQReports(t *testing.T) {
+	t.Parallel()
 	url, sc := brokertest.RabbitMQ(t), serviceControl(t)
 	conn, err := amqp.Dial(url)
 	if err != nil {
@@ -227,12 +229,13 @@ func ofRabbitMQ(t *testing.T, d amqp.Delivery) raw {
 }
 
 // A queue of RabbitMQ that is full refuses messages, and one that is missing returns them.
-func TestAFullOrMissingQueueOnRabbitMQIsLoggedAndDisturbsNothing(t *testing.T) {
+func TestReportQueueFullOrMissing(t *testing.T) {
 	for name, c := range map[string]struct {
 		full bool
 		want string
 	}{"full": {true, "a queue is full"}, "missing": {false, "no such queue"}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			url, sc := brokertest.RabbitMQ(t), serviceControl(t)
 			conn, err := amqp.Dial(url)
 			if err != nil {
@@ -274,7 +277,7 @@ func TestAFullOrMissingQueueOnRabbitMQIsLoggedAndDisturbsNothing(t *testing.T) {
 // awaitLine waits until a line with a text is logged.
 func awaitLine(t *testing.T, log *lockedBuffer, text string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
 	defer cancel()
 	for tick := time.NewTicker(20 * time.Millisecond); !strings.Contains(log.String(), text); {
 		select {
@@ -303,51 +306,48 @@ func install(t *testing.T, broker transport.Transport, queues ...string) transpo
 	return conn
 }
 
-func TestReportsOnPostgreSQLAreAsServiceControlReadsThem(t *testing.T) {
-	url, sc := brokertest.Postgres(t), serviceControl(t)
-	conn := install(t, &postgres.Transport{URL: url}, sc.HeartbeatQueue, sc.MetricsQueue)
-	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	for kind, broker := range map[string]*postgres.Transport{"URL": {URL: url}, "Pool": {Pool: pool}} {
-		t.Run(kind, func(t *testing.T) {
+// Reports on PostgreSQL are as ServiceControl reads them, whether the transport has a URL or a pool of the program's.
+func TestPostgresReports(t *testing.T) {
+	onBrokers(t, []string{"URL"}, []string{"Pool"}, func(t *testing.T, kind string) {
+		url, sc := brokertest.Postgres(t), serviceControl(t)
+		conn := install(t, &postgres.Transport{URL: url}, sc.HeartbeatQueue, sc.MetricsQueue)
+		pool, err := pgxpool.New(t.Context(), url)
+		must(t, err)
+		t.Cleanup(pool.Close)
+		broker := &postgres.Transport{URL: url}
+		if kind == "Pool" {
+			broker = &postgres.Transport{Pool: pool}
+		}
+		var log lockedBuffer
+		e := reporting(t, broker, sc, &log)
+		name := e.Health().Endpoint
+		e.send(placeOrder{}, endpoint.To(name))
+		found := map[string]raw{}
+		for len(found) < 6 {
 			for _, queue := range []string{sc.HeartbeatQueue, sc.MetricsQueue} {
-				if _, err := pool.Exec(t.Context(), `DELETE FROM `+pgx.Identifier{queue}.Sanitize()); err != nil {
-					t.Fatal(err)
+				for _, r := range ofPostgres(t, pool, queue) {
+					found[r.name()] = r
 				}
 			}
-			var log lockedBuffer
-			e := reporting(t, broker, sc, &log)
-			name := e.Health().Endpoint
-			e.send(placeOrder{}, endpoint.To(name))
-			found := map[string]raw{}
-			for len(found) < 6 {
-				for _, queue := range []string{sc.HeartbeatQueue, sc.MetricsQueue} {
-					for _, r := range ofPostgres(t, pool, queue) {
-						found[r.name()] = r
-					}
-				}
-			}
-			address := `"public"."` + name + `"`
-			wantReports(t, found, name, address)
-			if _, ok := found["EndpointMetadataReport"]; ok {
-				t.Error("there is a metadata report")
-			}
-			for metric, tag := range map[string]string{"ProcessingTime": "Shop.PlaceOrder", "CriticalTime": "Shop.PlaceOrder", "QueueLength": address} {
-				wantOrigin(t, found[metric], name, map[string]string{
-					"NServiceBus.Metric.Type": metric, "NServiceBus.ContentType": "TaggedLongValueWriterOccurrence",
-				})
-				wantOneValue(t, found[metric], tag)
-			}
-			e.end()
-			if strings.Contains(log.String(), "ServiceControl") {
-				t.Error(log.String())
-			}
-			awaitExpiry(t, conn, sc.HeartbeatQueue, 1)
-		})
-	}
+			nextLook(t.Context())
+		}
+		address := `"public"."` + name + `"`
+		wantReports(t, found, name, address)
+		if _, ok := found["EndpointMetadataReport"]; ok {
+			t.Error("there is a metadata report")
+		}
+		for metric, tag := range map[string]string{"ProcessingTime": "Shop.PlaceOrder", "CriticalTime": "Shop.PlaceOrder", "QueueLength": address} {
+			wantOrigin(t, found[metric], name, map[string]string{
+				"NServiceBus.Metric.Type": metric, "NServiceBus.ContentType": "TaggedLongValueWriterOccurrence",
+			})
+			wantOneValue(t, found[metric], tag)
+		}
+		e.end()
+		if strings.Contains(log.String(), "ServiceControl") {
+			t.Error(log.String())
+		}
+		awaitExpiry(t, conn, sc.HeartbeatQueue, 1)
+	})
 }
 
 // ofPostgres reads the reports of a queue table as NServiceBus's receiver does.
@@ -370,10 +370,11 @@ func ofPostgres(t *testing.T, pool *pgxpool.Pool, queue string) (all []raw) {
 			t.Fatal(err)
 		}
 		r.id = r.headers["NServiceBus.MessageId"]
-		for _, whole := range []time.Duration{4 * time.Second, 10 * time.Minute} { // the rest of it is left
-			if s := time.Duration(left * float64(time.Second)); s > 0 && s <= whole && s > whole-4*time.Second {
-				r.ttl = whole
-			}
+		switch s := time.Duration(left * float64(time.Second)); { // a part of it is over
+		case s > 4*time.Second && s <= 10*time.Minute:
+			r.ttl = 10 * time.Minute
+		case s > 0:
+			r.ttl = 4 * time.Second
 		}
 		all = append(all, r)
 	}
@@ -387,7 +388,7 @@ func ofPostgres(t *testing.T, pool *pgxpool.Pool, queue string) (all []raw) {
 // them.
 func awaitExpiry(t *testing.T, conn transport.Conn, queue string, left int64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
 	defer cancel()
 	for {
 		stats, err := conn.(transport.Inspector).Inspect(ctx, queue)
@@ -397,51 +398,47 @@ func awaitExpiry(t *testing.T, conn transport.Conn, queue string, left int64) {
 		if stats[0].Ready == left {
 			return
 		}
+		nextLook(ctx)
 	}
 }
 
 // On the brokers of the cloud the bytes of metrics travel in texts and properties.
-func TestReportsOnCloudBrokersArriveAsTheyWereSent(t *testing.T) {
-	for kind, open := range map[string]func(t *testing.T) transport.Transport{
-		"Service Bus": func(t *testing.T) transport.Transport {
+func TestCloudReports(t *testing.T) {
+	onBrokers(t, []string{"servicebus"}, []string{"sqs"}, func(t *testing.T, kind string) {
+		var broker transport.Transport = &sqs.Transport{Endpoint: brokertest.SQS(t), Config: awsConfig(), QueuePrefix: "shop-"}
+		if kind == "servicebus" {
 			ns := brokertest.ServiceBus(t)
-			return &asb.Transport{ConnectionString: ns.ConnectionString, Administration: ns.Admin, Hierarchy: brokertest.Name(t, "shop")}
-		},
-		"SQS": func(t *testing.T) transport.Transport {
-			return &sqs.Transport{Endpoint: brokertest.SQS(t), Config: awsConfig(), QueuePrefix: "shop-"}
-		},
-	} {
-		t.Run(kind, func(t *testing.T) {
-			broker, sc := open(t), serviceControl(t)
-			conn := install(t, broker, sc.HeartbeatQueue, sc.MetricsQueue)
-			var log lockedBuffer
-			e := reporting(t, broker, sc, &log)
-			name := e.Health().Endpoint
-			e.send(placeOrder{}, endpoint.To(name))
-			found := receiveReports(t, conn, 6, sc.HeartbeatQueue, sc.MetricsQueue)
-			address := conn.(transport.Addresser).Address(name)
-			for _, metric := range []string{"ProcessingTime", "CriticalTime"} {
-				wantOneValue(t, found[metric], "Shop.PlaceOrder")
-			}
-			if got := found["EndpointHeartbeat"].headers["NServiceBus.ReplyToAddress"]; got != address || got == name {
-				t.Errorf("the address for replies is %q, want %q", got, address)
-			}
-			want, err := json.Marshal(map[string]any{"PluginVersion": 3, "LocalAddress": address})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(decoded(t, want), decoded(t, found["EndpointMetadataReport"].body)); diff != "" {
-				t.Error(diff)
-			}
-			e.end()
-			if strings.Contains(log.String(), "ServiceControl") {
-				t.Error(log.String())
-			}
-			if kind != "SQS" { // whose receivers discard what has expired
-				awaitExpiry(t, conn, sc.HeartbeatQueue, 0)
-			}
-		})
-	}
+			broker = &asb.Transport{ConnectionString: ns.ConnectionString, Administration: ns.Admin, Hierarchy: brokertest.Name(t, "shop")}
+		}
+		sc := serviceControl(t)
+		conn := install(t, broker, sc.HeartbeatQueue, sc.MetricsQueue)
+		var log lockedBuffer
+		e := reporting(t, broker, sc, &log)
+		name := e.Health().Endpoint
+		e.send(placeOrder{}, endpoint.To(name))
+		found := receiveReports(t, conn, 6, sc.HeartbeatQueue, sc.MetricsQueue)
+		address := conn.(transport.Addresser).Address(name)
+		for _, metric := range []string{"ProcessingTime", "CriticalTime"} {
+			wantOneValue(t, found[metric], "Shop.PlaceOrder")
+		}
+		if got := found["EndpointHeartbeat"].headers["NServiceBus.ReplyToAddress"]; got != address || got == name {
+			t.Errorf("the address for replies is %q, want %q", got, address)
+		}
+		want, err := json.Marshal(map[string]any{"PluginVersion": 3, "LocalAddress": address})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(decoded(t, want), decoded(t, found["EndpointMetadataReport"].body)); diff != "" {
+			t.Error(diff)
+		}
+		e.end()
+		if strings.Contains(log.String(), "ServiceControl") {
+			t.Error(log.String())
+		}
+		if kind != "sqs" { // whose receivers discard what has expired
+			awaitExpiry(t, conn, sc.HeartbeatQueue, 0)
+		}
+	})
 }
 
 func decoded(t *testing.T, body []byte) (m map[string]any) {
@@ -455,7 +452,7 @@ func decoded(t *testing.T, body []byte) (m map[string]any) {
 // receiveReports receives until there are n kinds of reports.
 func receiveReports(t *testing.T, conn transport.Conn, n int, queues ...string) map[string]raw {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
 	defer cancel()
 	arrived := make(chan *transport.Message)
 	var wg sync.WaitGroup
@@ -504,6 +501,7 @@ func receiveReports(t *testing.T, conn transport.Conn, n int, queues ...string) 
 
 // The connection for reports to a SQLite file is beside that of the endpoint.
 func TestReportsShareASQLiteFileWithTheEndpoint(t *testing.T) {
+	t.Parallel()
 	broker, sc := &sqlite.Transport{Path: t.TempDir() + "/queues.db"}, serviceControl(t)
 	conn := install(t, broker, sc.HeartbeatQueue, sc.MetricsQueue)
 	var log lockedBuffer
@@ -522,7 +520,7 @@ func TestReportsShareASQLiteFileWithTheEndpoint(t *testing.T) {
 // awaitReady waits until a queue has so many messages.
 func awaitReady(t *testing.T, conn transport.Conn, queue string, n int64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
 	defer cancel()
 	for {
 		stats, err := conn.(transport.Inspector).Inspect(ctx, queue)
@@ -532,5 +530,6 @@ func awaitReady(t *testing.T, conn transport.Conn, queue string, n int64) {
 		if stats[0].Ready >= n {
 			return
 		}
+		nextLook(ctx)
 	}
 }

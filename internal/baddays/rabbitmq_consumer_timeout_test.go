@@ -24,7 +24,7 @@ func consumerTimeout(t *testing.T) outcome {
 	defer cancel()
 	node := brokertest.OwnRabbitMQ(t)
 	set := func(name, value string) {
-		node.Control("eval", fmt.Sprintf("application:set_env(rabbit, %s, %s).", name, value))
+		node.Eval(fmt.Sprintf("application:set_env(rabbit, %s, %s).", name, value))
 	}
 	set("channel_tick_interval", "1000")
 	set("consumer_timeout", fmt.Sprint(limit.Milliseconds()))

@@ -234,7 +234,7 @@ func BenchmarkRabbitMQDueAtOnce(b *testing.B) {
 		b.Run(fmt.Sprintf("n=%d/prefetch=%d", bench.n, bench.prefetch), func(b *testing.B) {
 			for b.Loop() {
 				node := brokertest.OwnRabbitMQ(b)
-				node.Control("eval", fmt.Sprintf("application:set_env(rabbit, dead_letter_worker_consumer_prefetch, %d).", bench.prefetch))
+				node.Eval(fmt.Sprintf("application:set_env(rabbit, dead_letter_worker_consumer_prefetch, %d).", bench.prefetch))
 				l := newLateEndpoint(b, node.URL, "shop")
 				l.send(b, 0, bench.n, 40*time.Second)
 				b.ReportMetric(l.wait(b, bench.n, 5*time.Minute).Seconds(), "latest-s")
@@ -256,7 +256,7 @@ func BenchmarkRabbitMQSameDelayAtOnce(b *testing.B) {
 		b.Run(fmt.Sprintf("n=%d/prefetch=%d/%s", bench.n, bench.prefetch, bench.destination), func(b *testing.B) {
 			for b.Loop() {
 				node := brokertest.OwnRabbitMQ(b)
-				node.Control("eval", fmt.Sprintf("application:set_env(rabbit, dead_letter_worker_consumer_prefetch, %d).", bench.prefetch))
+				node.Eval(fmt.Sprintf("application:set_env(rabbit, dead_letter_worker_consumer_prefetch, %d).", bench.prefetch))
 				l := newLateEndpoint(b, node.URL, "shop")
 				raw := rabbitChannel(b, node.URL)
 				if err := raw.QueueBind("shop", bindings+direct, "holdfast.delay-arrivals", false, nil); err != nil {

@@ -45,8 +45,7 @@ func newRefusedRun(t testing.TB) *refusedRun {
 		t.Fatal(err)
 	}
 	name := strings.TrimPrefix(brokertest.Name(t, "user"), "holdfast-")
-	node.Control("add_user", name, "s3cret")
-	node.Control("set_permissions", "-p", strings.TrimPrefix(u.Path, "/"), name, "^$", `^(amq\.default|holdfast\..*)$`, ".*")
+	node.AddUser(name, "s3cret", "^$", `^(amq\.default|holdfast\..*)$`, ".*")
 	u.User = url.UserPassword(name, "s3cret")
 	return &refusedRun{admin: node.URL, user: u.String(), runs: map[int]int{}}
 }

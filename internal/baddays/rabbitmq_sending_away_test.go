@@ -56,7 +56,7 @@ func sendingAway(t *testing.T) outcome {
 	p.wait()
 	handled.wait(ctx, t, before)
 	node.Control("set_vhost_limits", "-p", vhost, `{"max-connections":1}`)
-	node.Control("eval", fmt.Sprintf(`[rabbit_networking:close_connection(proplists:get_value(pid, C), "a test") || `+
+	node.Eval(fmt.Sprintf(`[rabbit_networking:close_connection(proplists:get_value(pid, C), "a test") || `+
 		`C <- rabbit_networking:connection_info_all([pid, client_properties]), `+
 		`{_, _, <<"%s sending">>} <- [lists:keyfind(<<"connection_name">>, 1, proplists:get_value(client_properties, C))]].`, name))
 	close(closed)

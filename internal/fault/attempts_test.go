@@ -115,7 +115,8 @@ func TestMarksNeverAddAttempts(t *testing.T) {
 	}
 }
 
-func TestNoDelayIsDecidedLaterThanADayAfterTheFirstFailure(t *testing.T) {
+// No delay is decided later than a day after the first failure.
+func TestNoDelayADayAfterTheFirstFailure(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	ended := 0
 	for range 200 {

@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-func TestTheHistoryGrowsWithEachDelayAndEndsOnTheErrorCopy(t *testing.T) {
+// The history grows with each delay, and ends on the copy in the error queue.
+func TestTheHistoryGrowsAndEndsOnTheErrorCopy(t *testing.T) {
 	var h header.Map
 	for i := range 14 {
 		f := recoverability.Failure{
@@ -81,7 +82,8 @@ func TestHistoryHasTheTextsOfTheFaultHeaders(t *testing.T) {
 	}
 }
 
-func TestATrimmedFaultIsShortAndAMinimalOneReturnsTheMessage(t *testing.T) {
+// A trimmed fault is short, and a minimal fault is enough to return the message.
+func TestATrimmedFaultIsShort(t *testing.T) {
 	f := recoverability.Failure{
 		Err: errors.New(strings.Repeat("日", 1<<18)), Queue: "billing", Now: first, FirstFailure: first,
 		History: []recoverability.Past{{Text: "before"}},

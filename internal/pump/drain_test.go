@@ -267,7 +267,9 @@ func (r prefetcher) Drain(_ context.Context, limit int) []transport.Delivery {
 	return ds
 }
 
-func TestStopHandlesWhatTheDriverHoldsAheadWhereReleaseCounts(t *testing.T) {
+// If a release counts as an attempt, a stop handles the messages that the driver has
+// prefetched.
+func TestStopHandlesPrefetchedMessages(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		limits  transport.Limits
@@ -309,7 +311,8 @@ func TestStopHandlesWhatTheDriverHoldsAheadWhereReleaseCounts(t *testing.T) {
 	}
 }
 
-func TestWhatADriverHoldsAheadComesAfterWhatAReceiveReturns(t *testing.T) {
+// Prefetched messages are handled after the messages that Receive returned.
+func TestPrefetchedMessagesComeAfterReceivedOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var order list[int]
 		r := prefetcher{newReceiver()}
@@ -338,7 +341,8 @@ func (r silent) Drain(ctx context.Context, limit int) []transport.Delivery {
 	return r.prefetcher.Drain(ctx, limit)
 }
 
-func TestADriverIsNotWaitedForLongerThanWhatItHoldsCanBeBegun(t *testing.T) {
+// The pump waits for a driver no longer than prefetched messages can be begun.
+func TestADrainEndsWhenNothingCanBegin(t *testing.T) {
 	for timeout, most := range map[time.Duration]time.Duration{0: 0, 2 * time.Second: time.Second, time.Hour: releaseTimeout, -1: releaseTimeout} {
 		bubble(t, fmt.Sprint(timeout), func(t *testing.T) {
 			p := start(t, Config{

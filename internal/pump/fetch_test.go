@@ -260,7 +260,8 @@ func TestFurtherReceivesRunOnlyWhileTheLastReturnedFull(t *testing.T) {
 	})
 }
 
-func TestParallelReceivesNeverTakeMoreThanThereIsRoomFor(t *testing.T) {
+// Parallel calls of Receive never take more messages than there is room for.
+func TestParallelReceivesStayWithinTheRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
 		r.trip = 20 * time.Millisecond
@@ -528,7 +529,8 @@ func TestUnbufferedPumpsReceiveOnlyForFreeHandlers(t *testing.T) {
 	})
 }
 
-func TestCallsAtOnceAskForAllThatOneMayReturnWhereEachIsPaidFor(t *testing.T) {
+// If each call is paid for, parallel calls each ask for the most that a call can return.
+func TestPaidReceivesAskForTheMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
 		r.trip = 20 * time.Millisecond

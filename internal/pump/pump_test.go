@@ -177,7 +177,8 @@ func TestSlowSettlesLeaveTheSlotsToHandlers(t *testing.T) {
 	})
 }
 
-func TestWithConcurrencyOneAMessageSettlesBeforeTheNextStarts(t *testing.T) {
+// With concurrency one, a message is settled before the next message starts.
+func TestWithConcurrencyOneASettlementComesFirst(t *testing.T) {
 	for _, prefetch := range []bool{true, false} {
 		bubble(t, fmt.Sprintf("prefetch=%v", prefetch), func(t *testing.T) {
 			r := newReceiver()
@@ -210,7 +211,8 @@ func TestWithConcurrencyOneAMessageSettlesBeforeTheNextStarts(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatNeverFreesItsSlotFreesItByReturning(t *testing.T) {
+// A handler that does not free its slot frees the slot by returning.
+func TestAReturnFreesTheSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
 		ds := r.put(30)
@@ -456,7 +458,8 @@ func TestConcurrencySetBeforeRunCounts(t *testing.T) {
 	})
 }
 
-func TestFewerSettleForManySlotsWhereTheDriverPrefetches(t *testing.T) {
+// If the driver prefetches, fewer goroutines settle for many slots.
+func TestPrefetchNeedsFewerSettlers(t *testing.T) {
 	for _, tt := range []struct {
 		concurrency, want int
 		prefetch          bool

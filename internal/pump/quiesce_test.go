@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-func TestQuiesceWaitsForHandlersAndSettlesAndStartsNothing(t *testing.T) {
+// Quiesce waits for handlers and settlements, and starts no handler.
+func TestQuiesceWaitsAndStartsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
 		ds := r.put(6)

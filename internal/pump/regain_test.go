@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-func TestASlotIsRegainedWhenOneIsFreeBeforeAnythingThatIsBuffered(t *testing.T) {
+// A free slot is regained before a buffered message gets the slot.
+func TestRegainComesBeforeBufferedMessages(t *testing.T) {
 	for _, concurrency := range []int{1, 2, 3} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newReceiver()
@@ -52,7 +53,8 @@ func TestASlotIsRegainedWhenOneIsFreeBeforeAnythingThatIsBuffered(t *testing.T) 
 	}
 }
 
-func TestWaitingForASlotEndsWithTheStopAndWithTheContext(t *testing.T) {
+// The wait for a slot ends with the stop and with the context.
+func TestAWaitForASlotEndsWithTheStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()
 		r.put(2)

@@ -142,7 +142,9 @@ func TestALostLeaseCancelsItsHandlerOnly(t *testing.T) {
 	})
 }
 
-func TestALostHandlerThatGoesOnKeepsItsSlotAndIsNotRenewed(t *testing.T) {
+// A handler that goes on after its lease was lost keeps its slot, and the lease is not
+// renewed.
+func TestALostHandlerKeepsItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeaser()
 		ds := l.put(1)

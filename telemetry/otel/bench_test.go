@@ -10,6 +10,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/telemetry/otel"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -34,7 +35,7 @@ func BenchmarkMessage(b *testing.B) {
 
 func benchmark(b *testing.B, instrument func(*endpoint.Config)) {
 	var handled sync.WaitGroup
-	cfg := sales(&inmemory.Transport{}, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+	cfg := harness.Sales(&inmemory.Transport{}, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
 		handled.Done()
 		return nil
 	}))
@@ -52,7 +53,7 @@ func benchmark(b *testing.B, instrument func(*endpoint.Config)) {
 	b.ReportAllocs()
 	for b.Loop() {
 		handled.Add(1)
-		if err := ep.Send(ctx, placeOrder{"1"}); err != nil {
+		if err := ep.Send(ctx, harness.PlaceOrder{ID: "1"}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -3,7 +3,6 @@ package otel_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -16,36 +15,16 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/telemetry/otel"
-	"github.com/holdfast-go/holdfast/transport"
-	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
-
-type (
-	placeOrder    struct{ ID string }
-	orderPlaced   struct{ ID string }
-	orderAccepted struct{ ID string }
-)
-
-// sales is a configuration to change and instrument.
-func sales(t transport.Transport, handlers ...endpoint.Handler) endpoint.Config {
-	return endpoint.Config{
-		Name: "sales", Transport: t, Handlers: handlers, Install: true,
-		Messages: []endpoint.Message{
-			endpoint.Command[placeOrder]("Shop.PlaceOrder").To("sales"),
-			endpoint.Event[orderPlaced]("Shop.OrderPlaced", "Shop.IOrderEvent"),
-			endpoint.Response[orderAccepted]("Shop.OrderAccepted"),
-		},
-		Logger: slog.New(slog.DiscardHandler),
-	}
-}
 
 // done is a handler with nothing to do.
-var done = endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return nil })
+var done = endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error { return nil })
 
 // failing is a handler that returns err.
 func failing(err error) endpoint.Handler {
-	return endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { return err })
+	return endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error { return err })
 }
 
 // telemetry is where the tests' spans and metrics go.
@@ -70,54 +49,24 @@ func newTelemetry(t *testing.T) *telemetry {
 
 // running is an instrumented endpoint.
 type running struct {
-	*endpoint.Endpoint
-	t    *testing.T
-	stop context.CancelFunc
-	done chan error
+	*harness.Running
+	t *testing.T
 }
 
 // start instruments cfg and runs an endpoint of it until the test is over.
 func (tel *telemetry) start(cfg endpoint.Config) *running {
 	tel.t.Helper()
 	otel.Instrument(&cfg, tel.options)
-	e, err := endpoint.New(cfg)
-	if err != nil {
-		tel.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(tel.t.Context())
-	r := &running{Endpoint: e, t: tel.t, stop: cancel, done: make(chan error, 1)}
-	go func() { r.done <- e.Run(ctx) }()
-	if err := e.WaitReady(ctx); err != nil {
-		cancel()
-		tel.t.Fatalf("the endpoint did not start: %v", err)
-	}
-	tel.t.Cleanup(r.end)
-	return r
+	return &running{harness.Start(tel.t, cfg), tel.t}
 }
 
-// end stops the endpoint and waits for it; a second call does nothing.
-func (r *running) end() {
-	r.stop()
-	if err, ok := <-r.done; ok {
-		close(r.done)
-		if err != nil {
-			r.t.Errorf("the endpoint ended with %v", err)
-		}
-	}
-}
-
+// send sends a message with a context, and waits until the message is handled.
 func (r *running) send(ctx context.Context, m any, opts ...endpoint.SendOption) {
 	r.t.Helper()
 	if err := r.Send(ctx, m, opts...); err != nil {
 		r.t.Fatal(err)
 	}
 	synctest.Wait()
-}
-
-// inBubble runs f in a synctest bubble with a broker of its own.
-func inBubble(t *testing.T, f func(t *testing.T, broker *inmemory.Transport)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) { f(t, &inmemory.Transport{}) })
 }
 
 // tree draws the spans, each below its parent, in the order in which they began. A span that

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/telemetry/otel"
@@ -28,10 +29,10 @@ const (
 )
 
 func TestASuccessIsMeasured(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		ep := tel.start(sales(broker, endpoint.Handle(shop{}.slow)))
-		ep.send(t.Context(), placeOrder{"1"})
+		ep := tel.start(harness.Sales(broker, endpoint.Handle(shop{}.slow)))
+		ep.send(t.Context(), harness.PlaceOrder{ID: "1"})
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 
@@ -69,16 +70,16 @@ func TestASuccessIsMeasured(t *testing.T) {
 	})
 }
 
-func (shop) slow(context.Context, *endpoint.Session, placeOrder) error {
+func (shop) slow(context.Context, *endpoint.Session, harness.PlaceOrder) error {
 	time.Sleep(2 * time.Second)
 	return nil
 }
 
 func TestCriticalTimeOfADelayedMessageBeginsWhenItIsDue(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		ep := tel.start(sales(broker, endpoint.Handle(shop{}.slow)))
-		ep.send(t.Context(), placeOrder{"1"}, endpoint.After(time.Hour))
+		ep := tel.start(harness.Sales(broker, endpoint.Handle(shop{}.slow)))
+		ep.send(t.Context(), harness.PlaceOrder{ID: "1"}, endpoint.After(time.Hour))
 		time.Sleep(time.Hour + 2*time.Second)
 		synctest.Wait()
 
@@ -89,10 +90,10 @@ func TestCriticalTimeOfADelayedMessageBeginsWhenItIsDue(t *testing.T) {
 }
 
 func TestASendersClockThatIsAheadGivesNoNegativeTime(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		ep := tel.start(sales(broker, done))
-		ep.send(t.Context(), placeOrder{"1"}, endpoint.Header(header.TimeSent, header.FormatTime(time.Now().Add(time.Hour))))
+		ep := tel.start(harness.Sales(broker, done))
+		ep.send(t.Context(), harness.PlaceOrder{ID: "1"}, endpoint.Header(header.TimeSent, header.FormatTime(time.Now().Add(time.Hour))))
 
 		if got := tel.about("holdfast.critical_time.sum")["holdfast.critical_time.sum{"+common+process]; got != 0 {
 			t.Errorf("critical time is %v s, want 0", got)
@@ -112,16 +113,16 @@ func TestDecisionsAreCounted(t *testing.T) {
 		"discard":     {recoverability.Discard{Reason: "old"}, "discard"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				tel := newTelemetry(t)
-				cfg := sales(broker, failing(errors.New("no funds")))
+				cfg := harness.Sales(broker, failing(errors.New("no funds")))
 				cfg.Recoverability.Policy = func(f recoverability.Failure) recoverability.Action {
 					if f.Immediate+f.Delayed > 1 {
 						return recoverability.MoveToError{}
 					}
 					return test.action
 				}
-				tel.start(cfg).send(t.Context(), placeOrder{"1"})
+				tel.start(cfg).send(t.Context(), harness.PlaceOrder{ID: "1"})
 
 				key := fmt.Sprintf("holdfast.recoverability.actions{error.type=*errors.errorString,%s,"+
 					"holdfast.error.class=*errors.errorString,holdfast.message.type=Shop.PlaceOrder,holdfast.recoverability.action=%s,"+
@@ -139,13 +140,14 @@ func TestDecisionsAreCounted(t *testing.T) {
 	}
 }
 
-func TestAnActionThatCannotBeCarriedOutCountsAsWhatWasDone(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+// An action that cannot be carried out is counted as the action that replaced it.
+func TestAnImpossibleActionCountsAsWhatWasDone(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.Delay
 		tel := newTelemetry(t)
-		cfg := sales(broker, failing(errors.New("no funds")))
+		cfg := harness.Sales(broker, failing(errors.New("no funds")))
 		cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action { return recoverability.Delay{For: time.Second} }
-		tel.start(cfg).send(t.Context(), placeOrder{"1"})
+		tel.start(cfg).send(t.Context(), harness.PlaceOrder{ID: "1"})
 
 		for name := range tel.about("holdfast.recoverability.actions") {
 			if !strings.Contains(name, "holdfast.recoverability.action=error,") {
@@ -156,10 +158,10 @@ func TestAnActionThatCannotBeCarriedOutCountsAsWhatWasDone(t *testing.T) {
 }
 
 func TestARefusedOperationIsCountedWithItsError(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		ep := tel.start(sales(broker, done))
-		if err := ep.Send(t.Context(), placeOrder{"1"}, endpoint.To("nowhere")); !errors.Is(err, transport.ErrNoQueue) {
+		ep := tel.start(harness.Sales(broker, done))
+		if err := ep.Send(t.Context(), harness.PlaceOrder{ID: "1"}, endpoint.To("nowhere")); !errors.Is(err, transport.ErrNoQueue) {
 			t.Fatal(err)
 		}
 		want := "messaging.client.sent.messages{error.type=*errors.errorString," + common +
@@ -173,16 +175,16 @@ func TestARefusedOperationIsCountedWithItsError(t *testing.T) {
 // Whatever comes from outside must not make series: ids, unknown types, queues for replies.
 func TestAThousandMessagesMakeNoMoreSeriesThanTen(t *testing.T) {
 	series := func(messages int) (n int) {
-		inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 			tel := newTelemetry(t)
 			broker.CreateQueues("audit")
-			cfg := sales(broker, shop{}.handlers()...)
+			cfg := harness.Sales(broker, shop{}.handlers()...)
 			cfg.Pipeline.Dispatch.Use("audit", audit)
 			ep := tel.start(cfg)
 			for i := range messages {
 				queue := fmt.Sprintf("client-%d", i)
 				broker.CreateQueues(queue)
-				ep.send(t.Context(), placeOrder{fmt.Sprint(i)}, endpoint.ReplyTo(queue))
+				ep.send(t.Context(), harness.PlaceOrder{ID: fmt.Sprint(i)}, endpoint.ReplyTo(queue))
 				broker.Put("sales", &transport.Message{ID: fmt.Sprint(i), Headers: header.New(
 					header.Field{Name: header.EnclosedMessageTypes, Value: fmt.Sprintf("Unknown.Type%d", i)})})
 				broker.Put("sales", &transport.Message{ID: fmt.Sprint(i), Body: []byte(`{"ID":"1"}`), Headers: header.New(
@@ -210,19 +212,19 @@ func audit(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispa
 }
 
 func TestQueuesAreMeasuredWhileConnected(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
 		release := make(chan struct{})
-		cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+		cfg := harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
 			<-release
 			return nil
 		}))
 		cfg.Concurrency = 1
 		ep := tel.start(cfg)
 		for range 4 {
-			ep.send(t.Context(), placeOrder{"1"})
+			ep.send(t.Context(), harness.PlaceOrder{ID: "1"})
 		}
-		ep.send(t.Context(), placeOrder{"1"}, endpoint.After(time.Hour))
+		ep.send(t.Context(), harness.PlaceOrder{ID: "1"}, endpoint.After(time.Hour))
 		if err := ep.Install(t.Context()); err != nil { // opens and closes another connection
 			t.Fatal(err)
 		}
@@ -251,7 +253,7 @@ func TestQueuesAreMeasuredWhileConnected(t *testing.T) {
 		}
 
 		close(release)
-		ep.end()
+		ep.End()
 		if got := tel.about("holdfast.queue."); len(got) > 0 {
 			t.Errorf("measured without a connection: %v", got)
 		}
@@ -259,10 +261,10 @@ func TestQueuesAreMeasuredWhileConnected(t *testing.T) {
 }
 
 func TestQueuesThatCannotBeLookedAtAreLeftOut(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.Inspector
 		tel := newTelemetry(t)
-		tel.start(sales(broker, done))
+		tel.start(harness.Sales(broker, done))
 		if got := tel.about("holdfast.queue."); len(got) > 0 {
 			t.Errorf("measured: %v", got)
 		}
@@ -270,7 +272,7 @@ func TestQueuesThatCannotBeLookedAtAreLeftOut(t *testing.T) {
 }
 
 func TestAMissingErrorQueueDoesNotHideTheOther(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var deleted atomic.Bool
 		broker.Fail = func(verb, object string) error {
 			if verb == "Inspect" && object == "error" && deleted.Load() {
@@ -279,7 +281,7 @@ func TestAMissingErrorQueueDoesNotHideTheOther(t *testing.T) {
 			return nil
 		}
 		tel := newTelemetry(t)
-		tel.start(sales(broker, done))
+		tel.start(harness.Sales(broker, done))
 		deleted.Store(true)
 		for range 2 {
 			if got := tel.about("holdfast.queue."); len(got) != 4 {
@@ -291,7 +293,7 @@ func TestAMissingErrorQueueDoesNotHideTheOther(t *testing.T) {
 
 func TestInstrumentingTwiceIsAnError(t *testing.T) {
 	tel := newTelemetry(t)
-	cfg := sales(&inmemory.Transport{}, done)
+	cfg := harness.Sales(&inmemory.Transport{}, done)
 	otel.Instrument(&cfg, tel.options)
 	otel.Instrument(&cfg, tel.options)
 	if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), `"otel" is there already`) {
@@ -308,7 +310,7 @@ func TestInstrumentingAnIncompleteConfigLeavesItToNew(t *testing.T) {
 }
 
 func TestTheRelayOfAnOutboxHasSpans(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
 		var away atomic.Bool
 		away.Store(true)
@@ -318,11 +320,11 @@ func TestTheRelayOfAnOutboxHasSpans(t *testing.T) {
 			}
 			return nil
 		}
-		cfg := sales(broker, endpoint.Handle(shop{}.Accepted))
+		cfg := harness.Sales(broker, endpoint.Handle(shop{}.Accepted))
 		cfg.Outbox = &inmemory.Transport{}
 		ep := tel.start(cfg)
 		ctx, request := tel.traces.Tracer("test").Start(t.Context(), "request")
-		ep.send(ctx, orderAccepted{"1"}, endpoint.To("sales"), endpoint.ViaOutbox())
+		ep.send(ctx, harness.OrderAccepted{ID: "1"}, endpoint.To("sales"), endpoint.ViaOutbox())
 		request.End()
 		synctest.Wait()
 		away.Store(false)
@@ -348,15 +350,15 @@ relay (client) -> send sales
 }
 
 func TestAnOutboxIsMeasured(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
-			return s.Publish(ctx, orderPlaced(m))
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
+			return s.Publish(ctx, harness.OrderPlaced(m))
 		}))
 		cfg.Outbox = &inmemory.Transport{}
 		ep := tel.start(cfg)
 		for range 2 { // the second is a duplicate
-			ep.send(t.Context(), placeOrder{"1"}, endpoint.MessageID("m-1"))
+			ep.send(t.Context(), harness.PlaceOrder{ID: "1"}, endpoint.MessageID("m-1"))
 			time.Sleep(time.Second)
 		}
 		got := tel.about("holdfast.")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -50,11 +51,11 @@ func (tel *telemetry) events(span string) (events []string) {
 }
 
 func TestFallbacksAreCountedAndOnTheSpan(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.CreateQueues("sales")
 		broker.MaxHeaders = 400
 		tel := newTelemetry(t)
-		cfg := sales(broker, failing(errors.New(strings.Repeat("x", 1<<20))))
+		cfg := harness.Sales(broker, failing(errors.New(strings.Repeat("x", 1<<20))))
 		cfg.Recoverability = once
 		var h header.Map
 		h.Set(header.EnclosedMessageTypes, "Shop.PlaceOrder")
@@ -74,7 +75,7 @@ func TestFallbacksAreCountedAndOnTheSpan(t *testing.T) {
 }
 
 func TestWhatWasNotCarriedOutIsNoActionAndSaysSo(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.DeadLetterer
 		broker.Fail = func(verb, object string) error {
 			if verb == "Dispatch" && object == "error" {
@@ -83,12 +84,12 @@ func TestWhatWasNotCarriedOutIsNoActionAndSaysSo(t *testing.T) {
 			return nil
 		}
 		tel := newTelemetry(t)
-		cfg := sales(broker, failing(errors.New("no funds")))
+		cfg := harness.Sales(broker, failing(errors.New("no funds")))
 		cfg.Recoverability = once
 		r := tel.start(cfg)
-		r.send(t.Context(), placeOrder{"1"})
+		r.send(t.Context(), harness.PlaceOrder{ID: "1"})
 		time.Sleep(100 * time.Millisecond)
-		r.end()
+		r.End()
 		if diff := cmp.Diff(map[string]float64{"held": 1}, tel.counted("holdfast.recoverability.fallbacks", "fallback")); diff != "" {
 			t.Error(diff)
 		}
@@ -103,13 +104,13 @@ func TestWhatWasNotCarriedOutIsNoActionAndSaysSo(t *testing.T) {
 }
 
 func TestAnActionAfterAFailedRecoverStageIsCountedToo(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		cfg := sales(broker, failing(recoverability.Unrecoverable(errors.New("no funds"))))
+		cfg := harness.Sales(broker, failing(recoverability.Unrecoverable(errors.New("no funds"))))
 		cfg.Pipeline.Recover.Use("fail", func(pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 			return func(context.Context, *pipeline.Recover) error { return errors.New("no") }
 		})
-		tel.start(cfg).send(t.Context(), placeOrder{"1"})
+		tel.start(cfg).send(t.Context(), harness.PlaceOrder{ID: "1"})
 		if diff := cmp.Diff(map[string]float64{"error": 1}, tel.counted("holdfast.recoverability.actions", "action")); diff != "" {
 			t.Error(diff)
 		}
@@ -120,13 +121,13 @@ func TestAnActionAfterAFailedRecoverStageIsCountedToo(t *testing.T) {
 }
 
 func TestUsersNotificationsAreKept(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var kinds []endpoint.NotificationKind
 		tel := newTelemetry(t)
-		cfg := sales(broker, failing(errors.New("no funds")))
+		cfg := harness.Sales(broker, failing(errors.New("no funds")))
 		cfg.Recoverability = once
 		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) { kinds = append(kinds, n.Kind) })
-		tel.start(cfg).send(t.Context(), placeOrder{"1"})
+		tel.start(cfg).send(t.Context(), harness.PlaceOrder{ID: "1"})
 		if diff := cmp.Diff([]endpoint.NotificationKind{endpoint.MovedToError}, kinds); diff != "" {
 			t.Error(diff)
 		}
@@ -134,11 +135,11 @@ func TestUsersNotificationsAreKept(t *testing.T) {
 }
 
 func TestARateLimitIsMeasuredWhileItIsInForce(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
 		var down atomic.Bool
 		down.Store(true)
-		cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error {
+		cfg := harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error {
 			if down.Load() {
 				return errors.New("away")
 			}
@@ -147,7 +148,7 @@ func TestARateLimitIsMeasuredWhileItIsInForce(t *testing.T) {
 		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 4, Delay: time.Second, Scope: recoverability.ByType}
 		r := tel.start(cfg)
 		for range 5 {
-			r.send(t.Context(), placeOrder{})
+			r.send(t.Context(), harness.PlaceOrder{})
 		}
 		time.Sleep(time.Minute)
 		in := func() float64 {

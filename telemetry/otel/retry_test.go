@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/resilience"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -18,12 +19,12 @@ func TestRetriesOfAPolicyAreEventsOfTheSpan(t *testing.T) {
 	policy := resilience.Policy{Name: "mail", Retry: resilience.Retry{Max: 1, Delay: 1500 * time.Millisecond}}
 	for action, use := range map[string]resilience.Use{"inline": resilience.Inline(policy), "delayed": resilience.Deferred(policy)} {
 		t.Run(action, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				tel := newTelemetry(t)
-				cfg := sales(broker, failing(errors.New("no")))
+				cfg := harness.Sales(broker, failing(errors.New("no")))
 				cfg.Recoverability.Rules = []recoverability.Rule{{Retry: use}}
 				e := tel.start(cfg)
-				e.send(t.Context(), placeOrder{})
+				e.send(t.Context(), harness.PlaceOrder{})
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				var got []string

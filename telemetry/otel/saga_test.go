@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/saga"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -15,10 +16,10 @@ import (
 type orderState struct{ Orders int }
 
 func TestSagasAreMeasured(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
 		conflicts := 1
-		place := func(_ context.Context, c *saga.Context[orderState], m placeOrder) error {
+		place := func(_ context.Context, c *saga.Context[orderState], m harness.PlaceOrder) error {
 			if m.ID == "conflict" && conflicts > 0 {
 				conflicts--
 				return fmt.Errorf("row: %w", transport.ErrConflict)
@@ -28,12 +29,12 @@ func TestSagasAreMeasured(t *testing.T) {
 			}
 			return nil
 		}
-		orders := saga.New("orders", saga.Start(func(m placeOrder) string { return m.ID }, place))
-		cfg := sales(broker, orders.Handlers()...)
+		orders := saga.New("orders", saga.Start(func(m harness.PlaceOrder) string { return m.ID }, place))
+		cfg := harness.Sales(broker, orders.Handlers()...)
 		cfg.Outbox = &inmemory.Transport{}
 		ep := tel.start(cfg)
 		for _, id := range []string{"1", "1", "1", "2", "conflict"} {
-			ep.send(t.Context(), placeOrder{id})
+			ep.send(t.Context(), harness.PlaceOrder{ID: id})
 			time.Sleep(time.Second)
 			synctest.Wait()
 		}

@@ -9,20 +9,21 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/schedule"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 func TestARunOfAScheduleIsFoundByItsJob(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
 		var run schedule.Run
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ placeOrder) error {
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ harness.PlaceOrder) error {
 			run, _ = schedule.RunOf(ctx)
 			return nil
 		}))
 		cfg.Outbox = &inmemory.Transport{}
-		s, err := schedule.New(schedule.Config{Schedules: []schedule.Schedule{{Name: "nightly", Every: time.Minute, Message: placeOrder{}}}})
+		s, err := schedule.New(schedule.Config{Schedules: []schedule.Schedule{{Name: "nightly", Every: time.Minute, Message: harness.PlaceOrder{}}}})
 		if err != nil {
 			t.Fatal(err)
 		}

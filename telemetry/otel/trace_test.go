@@ -19,6 +19,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -28,30 +29,30 @@ import (
 // shop has named methods, so that handlers have names.
 type shop struct{ err error }
 
-func (s shop) Place(ctx context.Context, session *endpoint.Session, m placeOrder) error {
+func (s shop) Place(ctx context.Context, session *endpoint.Session, m harness.PlaceOrder) error {
 	if s.err != nil {
 		return s.err
 	}
-	return errors.Join(session.Publish(ctx, orderPlaced(m)), session.Reply(ctx, orderAccepted(m)))
+	return errors.Join(session.Publish(ctx, harness.OrderPlaced(m)), session.Reply(ctx, harness.OrderAccepted(m)))
 }
 
-func (shop) Placed(context.Context, *endpoint.Session, orderPlaced) error { return nil }
+func (shop) Placed(context.Context, *endpoint.Session, harness.OrderPlaced) error { return nil }
 
-func (shop) Accepted(context.Context, *endpoint.Session, orderAccepted) error { return nil }
+func (shop) Accepted(context.Context, *endpoint.Session, harness.OrderAccepted) error { return nil }
 
 func (s shop) handlers() []endpoint.Handler {
 	return []endpoint.Handler{endpoint.Handle(s.Place), endpoint.Handle(s.Placed), endpoint.Handle(s.Accepted)}
 }
 
 func TestATraceFollowsTheMessages(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		cfg := sales(broker, shop{}.handlers()...)
+		cfg := harness.Sales(broker, shop{}.handlers()...)
 		cfg.Concurrency = 1
 		ep := tel.start(cfg)
 
 		ctx, request := tel.traces.Tracer("test").Start(t.Context(), "request")
-		ep.send(ctx, placeOrder{"1"})
+		ep.send(ctx, harness.PlaceOrder{ID: "1"})
 		request.End()
 		synctest.Wait()
 
@@ -78,10 +79,10 @@ process sales (consumer) -> publish Shop.OrderPlaced
 }
 
 func TestSpansSayWhatTheConventionsAskFor(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		ep := tel.start(sales(broker, done))
-		ep.send(t.Context(), placeOrder{"1"}, endpoint.MessageID("m1"), endpoint.Header(header.ConversationID, "c1"))
+		ep := tel.start(harness.Sales(broker, done))
+		ep.send(t.Context(), harness.PlaceOrder{ID: "1"}, endpoint.MessageID("m1"), endpoint.Header(header.ConversationID, "c1"))
 
 		for name, want := range map[string][]string{
 			"send sales": {
@@ -108,10 +109,10 @@ func TestSpansSayWhatTheConventionsAskFor(t *testing.T) {
 }
 
 func TestADelayedMessageStartsATraceThatLinksBack(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		ep := tel.start(sales(broker, done))
-		ep.send(t.Context(), placeOrder{"1"}, endpoint.After(time.Hour))
+		ep := tel.start(harness.Sales(broker, done))
+		ep.send(t.Context(), harness.PlaceOrder{ID: "1"}, endpoint.After(time.Hour))
 		time.Sleep(time.Hour)
 		synctest.Wait()
 
@@ -131,12 +132,12 @@ func (tel *telemetry) linked(s, from sdktrace.ReadOnlySpan) {
 }
 
 func TestDelayedRetriesAreLinkedAndImmediateOnesAreNot(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		cfg := sales(broker, failing(errors.New("no funds")))
+		cfg := harness.Sales(broker, failing(errors.New("no funds")))
 		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: 1, Delays: recoverability.Delays{Delay: time.Minute}}
 		ep := tel.start(cfg)
-		ep.send(t.Context(), placeOrder{"1"})
+		ep.send(t.Context(), harness.PlaceOrder{ID: "1"})
 		time.Sleep(time.Minute)
 		synctest.Wait()
 
@@ -159,11 +160,11 @@ func TestDelayedRetriesAreLinkedAndImmediateOnesAreNot(t *testing.T) {
 }
 
 func TestAFailureAndItsDecisionAreOnTheProcessSpan(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		cfg := sales(broker, shop{err: recoverability.Unrecoverable(&fundsError{})}.handlers()...)
+		cfg := harness.Sales(broker, shop{err: recoverability.Unrecoverable(&fundsError{})}.handlers()...)
 		ep := tel.start(cfg)
-		ep.send(t.Context(), placeOrder{"1"})
+		ep.send(t.Context(), harness.PlaceOrder{ID: "1"})
 
 		process := tel.only("process sales")
 		var got []string
@@ -194,15 +195,15 @@ type fundsError struct{}
 func (*fundsError) Error() string { return "no funds" }
 
 func TestWhatTheRecoverStageSendsIsInTheTrace(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		cfg := sales(broker, failing(recoverability.Unrecoverable(errors.New("no funds"))))
+		cfg := harness.Sales(broker, failing(recoverability.Unrecoverable(errors.New("no funds"))))
 		cfg.Pipeline.Recover.Use("tell", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 			return func(ctx context.Context, rec *pipeline.Recover) error {
-				return errors.Join(rec.Sender().Publish(ctx, orderPlaced{"failed"}), next(ctx, rec))
+				return errors.Join(rec.Sender().Publish(ctx, harness.OrderPlaced{ID: "failed"}), next(ctx, rec))
 			}
 		})
-		tel.start(cfg).send(t.Context(), placeOrder{"1"})
+		tel.start(cfg).send(t.Context(), harness.PlaceOrder{ID: "1"})
 
 		sent, process := tel.only("publish Shop.OrderPlaced"), tel.only("process sales")
 		if sent.Parent().SpanID() != process.SpanContext().SpanID() {
@@ -212,12 +213,12 @@ func TestWhatTheRecoverStageSendsIsInTheTrace(t *testing.T) {
 }
 
 func TestAPanicHasItsStack(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		cfg := sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, placeOrder) error { panic("out of stock") }))
+		cfg := harness.Sales(broker, endpoint.Handle(func(context.Context, *endpoint.Session, harness.PlaceOrder) error { panic("out of stock") }))
 		cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None}
 		ep := tel.start(cfg)
-		ep.send(t.Context(), placeOrder{"1"})
+		ep.send(t.Context(), harness.PlaceOrder{ID: "1"})
 
 		event := tel.only("process sales").Events()[0]
 		got := strings.Join(told(event.Attributes), "\n")
@@ -233,9 +234,9 @@ func TestAPanicHasItsStack(t *testing.T) {
 }
 
 func TestAMessageThatCannotBeDecodedHasASpan(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		tel.start(sales(broker, done))
+		tel.start(harness.Sales(broker, done))
 		if err := broker.Put("sales", &transport.Message{ID: "m1", Undecodable: errors.New("odd frame")}); err != nil {
 			t.Fatal(err)
 		}
@@ -253,16 +254,16 @@ func TestAMessageThatCannotBeDecodedHasASpan(t *testing.T) {
 }
 
 func TestAnInterruptedMessageIsNoFailure(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		cfg := sales(broker, endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ placeOrder) error {
+		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ harness.PlaceOrder) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}))
 		cfg.StopTimeout = time.Second
 		ep := tel.start(cfg)
-		ep.send(t.Context(), placeOrder{"1"})
-		ep.end()
+		ep.send(t.Context(), harness.PlaceOrder{ID: "1"})
+		ep.End()
 
 		process := tel.only("process sales")
 		if len(process.Events()) != 1 || process.Events()[0].Name != "interrupted" || process.Status().Code == codes.Error {
@@ -276,11 +277,11 @@ func TestAnInterruptedMessageIsNoFailure(t *testing.T) {
 
 // What a handler writes to the log, or sends by itself, is part of its span.
 func TestBaggageAndSpanReachTheHandler(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
 		var tenant string
 		var span trace.SpanContext
-		ep := tel.start(sales(broker, endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ placeOrder) error {
+		ep := tel.start(harness.Sales(broker, endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ harness.PlaceOrder) error {
 			tenant = baggage.FromContext(ctx).Member("tenant").Value()
 			span = trace.SpanContextFromContext(ctx)
 			return nil
@@ -293,7 +294,7 @@ func TestBaggageAndSpanReachTheHandler(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ep.send(baggage.ContextWithBaggage(t.Context(), bag), placeOrder{"1"})
+		ep.send(baggage.ContextWithBaggage(t.Context(), bag), harness.PlaceOrder{ID: "1"})
 
 		if tenant != "acme" {
 			t.Errorf("tenant is %q, want acme", tenant)
@@ -305,12 +306,12 @@ func TestBaggageAndSpanReachTheHandler(t *testing.T) {
 }
 
 func TestHeadersAreThoseOfNServiceBus(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
 		broker.CreateQueues("elsewhere")
-		ep := tel.start(sales(broker, done))
-		ep.send(t.Context(), placeOrder{"1"}, endpoint.To("elsewhere"))
-		ep.send(t.Context(), placeOrder{"2"}, endpoint.To("elsewhere"), endpoint.At(time.Now().Add(time.Second)))
+		ep := tel.start(harness.Sales(broker, done))
+		ep.send(t.Context(), harness.PlaceOrder{ID: "1"}, endpoint.To("elsewhere"))
+		ep.send(t.Context(), harness.PlaceOrder{ID: "2"}, endpoint.To("elsewhere"), endpoint.At(time.Now().Add(time.Second)))
 		time.Sleep(time.Second)
 
 		for i, want := range []string{"", "True"} {
@@ -326,16 +327,16 @@ func TestHeadersAreThoseOfNServiceBus(t *testing.T) {
 }
 
 func TestATraceFromOutsideGoesOn(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		ep := tel.start(sales(broker, done))
+		ep := tel.start(harness.Sales(broker, done))
 		broker.Put("sales", &transport.Message{ID: "m1", Body: []byte(`{"ID":"1"}`), Headers: header.New(
 			header.Field{Name: header.EnclosedMessageTypes, Value: "Shop.PlaceOrder, Shop, Version=1.0.0.0"},
 			header.Field{Name: "traceparent", Value: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
 			header.Field{Name: "tracestate", Value: "vendor=1"},
 		)})
 		synctest.Wait()
-		ep.end()
+		ep.End()
 
 		got := tel.only("process sales")
 		if got.Parent().SpanID().String() != "b7ad6b7169203331" || got.SpanContext().TraceState().String() != "vendor=1" {
@@ -345,15 +346,15 @@ func TestATraceFromOutsideGoesOn(t *testing.T) {
 }
 
 func TestTraceContextPassesThroughWhereTracingIsOff(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
 		tel.options.TracerProvider = noop.NewTracerProvider()
 		broker.CreateQueues("elsewhere")
-		ep := tel.start(sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m placeOrder) error {
+		ep := tel.start(harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
 			return s.Send(ctx, m, endpoint.To("elsewhere"))
 		})))
 		ctx, request := tel.traces.Tracer("test").Start(t.Context(), "request")
-		ep.send(ctx, placeOrder{"1"})
+		ep.send(ctx, harness.PlaceOrder{ID: "1"})
 		request.End()
 
 		carried := propagation.HeaderCarrier{}
@@ -365,12 +366,12 @@ func TestTraceContextPassesThroughWhereTracingIsOff(t *testing.T) {
 }
 
 func TestThePropagatorCanBeAnother(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
 		tel.options.Propagator = propagation.Baggage{}
 		broker.CreateQueues("elsewhere")
-		ep := tel.start(sales(broker, done))
-		ep.send(t.Context(), placeOrder{"1"}, endpoint.To("elsewhere"))
+		ep := tel.start(harness.Sales(broker, done))
+		ep.send(t.Context(), harness.PlaceOrder{ID: "1"}, endpoint.To("elsewhere"))
 		if got := broker.Messages("elsewhere")[0].Headers.Get("traceparent"); got != "" {
 			t.Errorf("traceparent is %q, want none", got)
 		}
@@ -378,9 +379,9 @@ func TestThePropagatorCanBeAnother(t *testing.T) {
 }
 
 func TestBehaviorsAreOnTheOutside(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *inmemory.Transport) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		cfg := sales(broker, done)
+		cfg := harness.Sales(broker, done)
 		var span trace.SpanContext
 		cfg.Pipeline.Receive.Use("peek", func(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
 			return func(ctx context.Context, r *pipeline.Receive) error {
@@ -388,7 +389,7 @@ func TestBehaviorsAreOnTheOutside(t *testing.T) {
 				return next(ctx, r)
 			}
 		})
-		tel.start(cfg).send(t.Context(), placeOrder{"1"})
+		tel.start(cfg).send(t.Context(), harness.PlaceOrder{ID: "1"})
 		if got := tel.only("process sales").SpanContext(); span.SpanID() != got.SpanID() {
 			t.Errorf("a behavior that was there before sees span %v, want %v", span.SpanID(), got.SpanID())
 		}

@@ -18,7 +18,8 @@ func until(l *Limit, now time.Time) time.Duration {
 	return wait
 }
 
-func TestALimitBeginsAfterFailuresInARowAndEndsWithASuccess(t *testing.T) {
+// A limit begins after failures in a row, and ends with a success.
+func TestALimitEndsWithASuccess(t *testing.T) {
 	l := newLimit(recoverability.RateLimit{After: 3, Delay: 10 * time.Second}, "")
 	limited := func() bool { since, _ := l.state(); return !since.IsZero() }
 	for range 2 { // afterwards it is as if nothing had been
@@ -64,7 +65,8 @@ func TestOneMessageAloneDoesNotBeginALimit(t *testing.T) {
 	}
 }
 
-func TestFailuresOfOneMessageOverMoreThanWaitBeginALimit(t *testing.T) {
+// Failures of one message over more than the wait begin a limit.
+func TestFailuresOfOneMessageBeginALimit(t *testing.T) {
 	l := newLimit(recoverability.RateLimit{After: 3, Delay: time.Second}, "")
 	l.Failed("a", noon)
 	l.Failed("a", noon)
