@@ -11,6 +11,7 @@ import (
 
 // Behind a proxy that pools transactions, each library has a mode without prepared statements that outlive one.
 func TestATransactionThroughPgBouncerIsOneToSendIn(t *testing.T) {
+	t.Parallel()
 	straight, pooled := brokertest.PgBouncer(t)
 	s := openShop(t, straight, &postgres.Transport{URL: pooled, Pooled: true, ListenURL: straight})
 	for name, open := range map[string]opener{

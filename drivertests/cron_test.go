@@ -102,6 +102,7 @@ func steady(from, to time.Time, zone *time.Location) bool {
 
 // Away from changes of the clock the occurrences are those of both libraries.
 func TestCronAgreesWithOtherLibraries(t *testing.T) {
+	t.Parallel()
 	zones := zonesOfOracles(t)
 	for name, parse := range oracles() {
 		t.Run(name, func(t *testing.T) {
@@ -139,6 +140,7 @@ func TestCronAgreesWithOtherLibraries(t *testing.T) {
 
 // Wildcard hours follow elapsed time, as those of go-cron do, where the clock changes by whole hours.
 func TestCronAgreesOnWildcardHoursWhereClocksChange(t *testing.T) {
+	t.Parallel()
 	parse := oracles()["go-cron"]
 	for _, zone := range zonesOfOracles(t) {
 		if zone.String() == "Australia/Lord_Howe" || zone.String() == "America/Sao_Paulo" {

@@ -30,6 +30,7 @@ func (s *shop) refused(tx any, why string) {
 }
 
 func TestATransactionThatCannotWriteIsAnError(t *testing.T) {
+	t.Parallel()
 	eachLibrary(t, func(t *testing.T, s *shop, begin library) {
 		reading := s.begin(begin, &sql.TxOptions{ReadOnly: true})
 		s.refused(reading.tx, "cannot execute INSERT in a read-only transaction")
@@ -60,6 +61,7 @@ func (tx usersTx) undone() error { return tx.rollback() }
 // A transaction of another database is refused whether that has the tables of the outbox or not, and even where its name is the
 // same and only the server is another.
 func TestATransactionOfAnotherDatabaseIsRefused(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	empty, same := brokertest.Postgres(t), brokertest.Postgres(t)
 	openShop(t, same, &postgres.Transport{})
@@ -105,6 +107,7 @@ func sameName(t *testing.T, database string) string {
 }
 
 func TestAValueThatIsNoTransactionIsRefused(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	db := openPgx(pgx.QueryExecModeCacheStatement)(t, s.url)
 	t.Cleanup(func() { _ = db.Close() })

@@ -11,8 +11,10 @@ import (
 // The first send of a process and later ones execute one INSERT in the transaction, and no other statement: whatever is
 // sent, with any library.
 func TestATransactionGetsOneInsertAndNothingElse(t *testing.T) {
+	t.Parallel()
 	for name, open := range libraries() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newShop(t)
 			seen := record(t, s.url)
 			begin := open(t, seen.url(t, s.url))
@@ -42,6 +44,7 @@ func TestATransactionGetsOneInsertAndNothingElse(t *testing.T) {
 
 // The recorder sees what a library executes by any way of the protocol.
 func TestTheRecorderSeesStatements(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	for name, open := range libraries() {
 		seen := record(t, s.url)

@@ -16,6 +16,7 @@ import (
 )
 
 func TestATransactionOfAnotherDatabaseSystemIsRefused(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	theirs := map[string]*sql.DB{"a system without SQLSTATEs": sql.OpenDB(strange{})}
 	var err error
@@ -36,7 +37,8 @@ func TestATransactionOfAnotherDatabaseSystemIsRefused(t *testing.T) {
 }
 
 // An outbox on SQLite refuses the transactions of PostgreSQL by every library.
-func TestAnOutboxOnSQLiteRefusesATransactionOfPostgreSQL(t *testing.T) {
+func TestAnOutboxOnSQLiteRefusesPostgreSQL(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	broker := &inmemory.Transport{}
 	broker.CreateQueues("orders")

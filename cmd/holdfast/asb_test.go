@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -18,7 +17,7 @@ import (
 func onBus(t *testing.T) (*brokertest.ServiceBusNamespace, *admin.Client) {
 	t.Helper()
 	n := brokertest.OwnServiceBus(t)
-	t.Setenv(transportVar, n.URL())
+	setenv(t, transportVar, n.URL())
 	return n, busAdmin(t, n)
 }
 
@@ -34,6 +33,7 @@ func busAdmin(t *testing.T, n *brokertest.ServiceBusNamespace) *admin.Client {
 }
 
 func TestAnEndpointIsCreatedAndVerifiedOnServiceBus(t *testing.T) {
+	t.Parallel()
 	_, client := onBus(t)
 	endpoint := []string{"sales", "--audit", "audit", "--instance", "7"}
 	create, verify := append([]string{"endpoint", "create"}, endpoint...), append([]string{"endpoint", "verify"}, endpoint...)
@@ -70,7 +70,7 @@ func TestAnEndpointIsCreatedAndVerifiedOnServiceBus(t *testing.T) {
 func TestAnEndpointIsSubscribedOnServiceBus(t *testing.T) {
 	_, client := onBus(t)
 	must(t, "", "queues", "create", "sales")
-	t.Setenv(transportVar, os.Getenv(transportVar)+"&topic=Shop.Bill%3Dbills&shared_topic=bills&no_hierarchies=true")
+	setenv(t, transportVar, getenv(t)(transportVar)+"&topic=Shop.Bill%3Dbills&shared_topic=bills&no_hierarchies=true")
 	must(t, "", "endpoint", "subscribe", "sales", "Shop.OrderPlaced", "Shop.Bill")
 	for topic, rule := range map[string]string{"Shop.OrderPlaced": "$Default", "bills": "Shop.Bill"} {
 		found, err := client.GetRule(t.Context(), topic, "sales", rule, nil)
@@ -100,6 +100,7 @@ func TestAnEndpointIsSubscribedOnServiceBus(t *testing.T) {
 }
 
 func TestDeadLettersAreListedReturnedAndDiscarded(t *testing.T) {
+	t.Parallel()
 	_, client := onBus(t)
 	for name, properties := range map[string]*admin.QueueProperties{
 		"sales": {DeadLetteringOnMessageExpiration: to.Ptr(true), DefaultMessageTimeToLive: to.Ptr("PT0.2S")}, "other": nil,
@@ -148,6 +149,7 @@ func waitForDeadLetters(t *testing.T, client *admin.Client, want int32) {
 }
 
 func TestServiceBusCommandsSayWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	n, _ := onBus(t)
 	restricted, astray := *n, *n
 	astray.Admin = "nowhere"

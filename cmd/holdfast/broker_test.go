@@ -7,12 +7,27 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
+// Each work of bench on each broker.
+func TestChaosBenchOnEachBroker(t *testing.T) {
+	brokertest.Fault(t)
+	for name, url := range map[string]func(*testing.T) string{
+		"postgres": emptyBrokers["postgres"], "own schema": emptyBrokers["own schema"], "rabbitmq": emptyBrokers["rabbitmq"],
+		"classic": emptyBrokers["classic"], "sqs": sqsURL,
+		"asb": func(t *testing.T) string { return brokertest.OwnServiceBus(t).URL() },
+	} {
+		for _, work := range []string{"receive", "send", "loop"} {
+			t.Run(name+" "+work, func(t *testing.T) {
+				must(t, "", "bench", "--transport", url(t), "--work", work, "--messages", "100", "--concurrency", "4")
+			})
+		}
+	}
+}
+
 func TestCommandsWorkOnPostgreSQL(t *testing.T) {
+	t.Parallel()
 	url := brokertest.Postgres(t) + "&schema=app"
 	must(t, "{}", "send", "--transport", url, "--to", "sales", "--type", "T", "--create")
-	for _, work := range []string{"receive", "send", "loop", "atomic"} {
-		must(t, "", "bench", "--transport", url, "--work", work, "--messages", "100", "--concurrency", "4")
-	}
+	must(t, "", "bench", "--transport", url, "--work", "atomic", "--messages", "50", "--concurrency", "4")
 	out := must(t, "", "queues", "--transport", url, "--json")
 	if strings.Contains(out, "bench") || !strings.Contains(out, `"name":"sales","ready":1`) {
 		t.Errorf("queues afterwards: %s", out)
@@ -20,12 +35,10 @@ func TestCommandsWorkOnPostgreSQL(t *testing.T) {
 }
 
 func TestCommandsWorkOnRabbitMQ(t *testing.T) {
+	t.Parallel()
 	url, queue := brokertest.RabbitMQ(t), brokertest.Name(t, "sales")
 	must(t, "{}", "send", "--transport", url, "--to", queue, "--type", "T", "--create")
-	for _, work := range []string{"receive", "send", "loop"} {
-		must(t, "", "bench", "--transport", url, "--work", work, "--messages", "100", "--concurrency", "4")
-	}
-	must(t, "", "bench", "--transport", url+"?queue_type=classic", "--messages", "100", "--concurrency", "4")
+	must(t, "", "bench", "--transport", url, "--work", "loop", "--messages", "50", "--concurrency", "4")
 	out := must(t, "", "queues", queue, "--transport", url, "--json")
 	if !strings.Contains(out, queue) {
 		t.Errorf("queues afterwards: %s", out)
@@ -40,11 +53,10 @@ func TestCommandsWorkOnRabbitMQ(t *testing.T) {
 }
 
 func TestCommandsWorkOnAzureServiceBus(t *testing.T) {
+	t.Parallel()
 	url := brokertest.OwnServiceBus(t).URL()
 	must(t, "{}", "send", "--transport", url, "--to", "sales", "--type", "T", "--create")
-	for _, work := range []string{"receive", "send", "loop"} {
-		must(t, "", "bench", "--transport", url, "--work", work, "--messages", "100", "--concurrency", "4")
-	}
+	must(t, "", "bench", "--transport", url, "--work", "loop", "--messages", "50", "--concurrency", "4")
 	out := must(t, "", "queues", "--transport", url, "--json")
 	if strings.Contains(out, "bench") || !strings.Contains(out, `"name":"sales","ready":1`) {
 		t.Errorf("queues afterwards: %s", out)

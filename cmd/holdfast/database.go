@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 )
@@ -24,7 +23,7 @@ func (a *app) databaseFlag(cmd *cobra.Command, name, usage string) {
 }
 
 // databaseURL is what the flag or the environment say.
-func (a *app) databaseURL() string { return cmp.Or(a.database, os.Getenv(databaseVar)) }
+func (a *app) databaseURL() string { return cmp.Or(a.database, a.getenv(databaseVar)) }
 
 // outbox returns the database of the outbox, or nil where the user named none.
 func (a *app) outbox() (*target, error) {

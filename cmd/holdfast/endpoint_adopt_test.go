@@ -13,8 +13,9 @@ import (
 )
 
 func TestAnEndpointOfNServiceBusIsTakenOver(t *testing.T) {
+	t.Parallel()
 	url := brokertest.Postgres(t)
-	t.Setenv(transportVar, url)
+	setenv(t, transportVar, url)
 	db, err := pgx.Connect(t.Context(), url)
 	done(t, err)
 	defer db.Close(t.Context())
@@ -52,7 +53,7 @@ func TestAnEndpointOfNServiceBusIsTakenOver(t *testing.T) {
 
 func TestABusinessTableIsNotTakenOver(t *testing.T) {
 	url := brokertest.Postgres(t)
-	t.Setenv(transportVar, url)
+	setenv(t, transportVar, url)
 	db, err := pgx.Connect(t.Context(), url)
 	done(t, err)
 	defer db.Close(t.Context())

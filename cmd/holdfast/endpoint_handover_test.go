@@ -11,6 +11,7 @@ import (
 )
 
 func TestAnEndpointIsHandedOverToNServiceBus(t *testing.T) {
+	t.Parallel()
 	url := brokertest.Postgres(t)
 	for _, name := range []string{"sales", "billing"} {
 		must(t, "", "endpoint", "create", name, "--transport", url)

@@ -53,9 +53,10 @@ func TestThePlanOfAnOutboxIsThatOfAnEndpoint(t *testing.T) {
 }
 
 func TestTheOutboxOfAnEndpointIsAdministered(t *testing.T) {
+	t.Parallel()
 	database := brokertest.Postgres(t)
-	t.Setenv(transportVar, "sqlite:"+filepath.Join(t.TempDir(), "q.db"))
-	t.Setenv(databaseVar, database)
+	setenv(t, transportVar, "sqlite:"+filepath.Join(t.TempDir(), "q.db"))
+	setenv(t, databaseVar, database)
 	names := func(parts []part) (names []string) {
 		for _, p := range parts {
 			names = append(names, p.Name)
@@ -98,7 +99,7 @@ func TestTheOutboxOfAnEndpointIsAdministered(t *testing.T) {
 }
 
 func TestAnInboxIsInTheQueuesDatabaseInAtomicMode(t *testing.T) {
-	t.Setenv(transportVar, brokertest.Postgres(t))
+	setenv(t, transportVar, brokertest.Postgres(t))
 	r, _ := provision(t, exitOK, "endpoint", "create", "sales", "--inbox")
 	if !slices.Contains(r.Created, part{"inbox", "sales.handled"}) {
 		t.Errorf("created %v", r.Created)
@@ -110,7 +111,7 @@ func TestAnInboxIsInTheQueuesDatabaseInAtomicMode(t *testing.T) {
 }
 
 func TestAnOutboxIsADatabase(t *testing.T) {
-	t.Setenv(transportVar, "sqlite:"+filepath.Join(t.TempDir(), "q.db"))
+	setenv(t, transportVar, "sqlite:"+filepath.Join(t.TempDir(), "q.db"))
 	for url, want := range map[string]string{
 		"amqp://shop:hunter22@localhost": "RabbitMQ is no database",
 		"sqs://eu-central-1":             "Amazon SQS is no database",
@@ -130,7 +131,7 @@ func TestAnOutboxIsADatabase(t *testing.T) {
 
 func TestTheScriptCreatesOutboxes(t *testing.T) {
 	for url, quote := range map[string]string{"": `"%s"`, "sqlserver://db": "[%s]"} {
-		t.Setenv(transportVar, url)
+		setenv(t, transportVar, url)
 		out := must(t, "", "sql", "script", "--outbox", "billing", "--inbox", "sales")
 		for _, name := range []string{"billing.outbox", "billing.handled", "sales.handled"} {
 			if !strings.Contains(out, fmt.Sprintf(quote, name)) {

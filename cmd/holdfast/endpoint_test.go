@@ -69,12 +69,13 @@ func byName(plan transport.Plan) map[string]transport.Queue {
 }
 
 func TestAnEndpointIsAdministeredOnSQLTransports(t *testing.T) {
+	t.Parallel()
 	for name, url := range map[string]func(*testing.T) string{
 		"sqlite":   func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "q.db") },
 		"postgres": func(t *testing.T) string { return brokertest.Postgres(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv(transportVar, url(t))
+			setenv(t, transportVar, url(t))
 			if r, _ := provision(t, exitOK, "endpoint", "create", "sales", "--dry-run"); len(r.Created) < 3 || !r.DryRun {
 				t.Errorf("dry run: %+v", r)
 			}

@@ -31,7 +31,7 @@ func failAndReturn(t *testing.T, put func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	tr, err := parseTransport((&app{}).transportURL())
+	tr, err := parseTransport(getenv(t)(transportVar))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +71,7 @@ func failAndReturn(t *testing.T, put func()) {
 }
 
 func TestAReturnedMessageHasItsPropertiesOnServiceBus(t *testing.T) {
+	t.Parallel()
 	n, _ := onBus(t)
 	client, err := azservicebus.NewClientFromConnectionString(n.ConnectionString, nil)
 	if err != nil {
@@ -113,8 +114,9 @@ func TestAReturnedMessageHasItsPropertiesOnServiceBus(t *testing.T) {
 }
 
 func TestAReturnedMessageHasItsGroupOnAmazonSQS(t *testing.T) {
+	t.Parallel()
 	onSQS(t)
-	u, err := url.Parse((&app{}).transportURL())
+	u, err := url.Parse(getenv(t)(transportVar))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,8 +153,9 @@ func TestAReturnedMessageHasItsGroupOnAmazonSQS(t *testing.T) {
 }
 
 func TestAReturnedMessageHasItsPropertiesOnRabbitMQ(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.RabbitMQ(t)
-	t.Setenv(transportVar, broker)
+	setenv(t, transportVar, broker)
 	conn, err := amqp.Dial(broker)
 	if err != nil {
 		t.Fatal(err)

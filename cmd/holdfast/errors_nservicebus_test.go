@@ -11,9 +11,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest/nservicebus"
 )
 
-func TestFailuresInATableOfNServiceBusAreListedShownRetriedDiscardedAndExported(t *testing.T) {
+// The failures are listed, shown, retried, discarded and exported.
+func TestFailuresInATableOfNServiceBus(t *testing.T) {
+	t.Parallel()
 	url := brokertest.Postgres(t)
-	t.Setenv(transportVar, url)
+	setenv(t, transportVar, url)
 	db, err := pgx.Connect(t.Context(), url)
 	done(t, err)
 	defer db.Close(t.Context())

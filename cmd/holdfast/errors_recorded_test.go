@@ -15,7 +15,7 @@ import (
 // A message that failed in a .NET endpoint is listed, shown and returned to that endpoint's queue on RabbitMQ.
 func TestAFailureOfNServiceBusIsReturnedOnRabbitMQ(t *testing.T) {
 	broker := brokertest.RabbitMQ(t)
-	t.Setenv(transportVar, broker)
+	setenv(t, transportVar, broker)
 	conn, err := amqp.Dial(broker)
 	done(t, err)
 	t.Cleanup(func() { _ = conn.Close() })

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/errorqueue"
+	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
 // enveloped is the body of a message in NServiceBus's default form on Amazon SQS.
@@ -49,7 +50,7 @@ func recordedFailure(t *testing.T) (failure enveloped) {
 // awsQueues is the SDK for the stand-in of onSQS, with the prefix of queues.
 func awsQueues(t *testing.T) (client *sqs.Client, prefix string) {
 	t.Helper()
-	u, err := url.Parse((&app{}).transportURL())
+	u, err := url.Parse(getenv(t)(transportVar))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,9 +61,23 @@ func awsQueues(t *testing.T) (client *sqs.Client, prefix string) {
 	return sqs.NewFromConfig(loaded), u.Query().Get("queue_prefix")
 }
 
-// A message that failed in a .NET endpoint, in both forms of NServiceBus, is listed, shown and returned to that
-// endpoint's queue, in a form that NServiceBus reads.
+// A message that failed in a .NET endpoint is listed, shown and returned to that endpoint's queue, in a form that
+// NServiceBus reads.
 func TestAFailureOfNServiceBusIsReturnedOnAmazonSQS(t *testing.T) {
+	t.Parallel()
+	returnOnSQS(t, "wrapped")
+}
+
+func TestChaosFailuresOfNServiceBusOnAmazonSQS(t *testing.T) {
+	brokertest.Fault(t)
+	for _, form := range []string{"wrapped", "not wrapped"} {
+		t.Run(form, func(t *testing.T) { returnOnSQS(t, form) })
+	}
+}
+
+// returnOnSQS lists, shows and returns a failure in one of the two forms that NServiceBus has.
+func returnOnSQS(t *testing.T, form string) {
+	t.Helper()
 	failure := recordedFailure(t)
 	body, err := base64.StdEncoding.DecodeString(failure.Body)
 	if err != nil {
@@ -77,46 +92,40 @@ func TestAFailureOfNServiceBusIsReturnedOnAmazonSQS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, form := range map[string]struct {
-		body       string
-		attributes map[string]string
-	}{
-		"wrapped":     {string(wrapped), map[string]string{"NServiceBus.MessageId": id}},
-		"not wrapped": {string(body), map[string]string{"NServiceBus.MessageId": id, "NServiceBus.AmazonSQS.Headers": string(headers)}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			onSQS(t)
-			client, prefix := awsQueues(t)
-			urls := map[string]*string{}
-			for _, queue := range []string{"error", "Net-Peer"} {
-				made, err := client.CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: aws.String(prefix + queue)})
-				if err != nil {
-					t.Fatal(err)
-				}
-				urls[queue] = made.QueueUrl
-			}
-			in := &sqs.SendMessageInput{
-				QueueUrl: urls["error"], MessageBody: &form.body, MessageAttributes: map[string]types.MessageAttributeValue{},
-			}
-			for name, value := range form.attributes {
-				in.MessageAttributes[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &value}
-			}
-			if _, err := client.SendMessage(t.Context(), in); err != nil {
-				t.Fatal(err)
-			}
-			checkListed(t, failure)
-			must(t, "", "errors", "retry", id)
-			out, err := client.ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{
-				QueueUrl: urls["Net-Peer"], WaitTimeSeconds: 10, MessageAttributeNames: []string{"All"},
-			})
-			if err != nil || len(out.Messages) != 1 {
-				t.Fatalf("%d messages came back, %v", len(out.Messages), err)
-			}
-			checkReturned(t, failure, *out.Messages[0].Body)
-			if out := must(t, "", "errors", "list"); out != "no messages in error\n" {
-				t.Errorf("the error queue still has %s", out)
-			}
-		})
+	sent, attributes := string(wrapped), map[string]string{"NServiceBus.MessageId": id}
+	if form == "not wrapped" {
+		sent, attributes["NServiceBus.AmazonSQS.Headers"] = string(body), string(headers)
+	}
+	onSQS(t)
+	client, prefix := awsQueues(t)
+	urls := map[string]*string{}
+	for _, queue := range []string{"error", "Net-Peer"} {
+		made, err := client.CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: aws.String(prefix + queue)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		urls[queue] = made.QueueUrl
+	}
+	in := &sqs.SendMessageInput{
+		QueueUrl: urls["error"], MessageBody: &sent, MessageAttributes: map[string]types.MessageAttributeValue{},
+	}
+	for name, value := range attributes {
+		in.MessageAttributes[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &value}
+	}
+	if _, err := client.SendMessage(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	checkListed(t, failure)
+	must(t, "", "errors", "retry", id)
+	out, err := client.ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{
+		QueueUrl: urls["Net-Peer"], WaitTimeSeconds: 10, MessageAttributeNames: []string{"All"},
+	})
+	if err != nil || len(out.Messages) != 1 {
+		t.Fatalf("%d messages came back, %v", len(out.Messages), err)
+	}
+	checkReturned(t, failure, *out.Messages[0].Body)
+	if out := must(t, "", "errors", "list"); out != "no messages in error\n" {
+		t.Errorf("the error queue still has %s", out)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,21 +17,43 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
-// onEachBroker runs a test with the URL of a broker of each kind, which is empty.
-func onEachBroker(t *testing.T, run func(t *testing.T)) {
+// emptyBrokers are the URLs of brokers without queues.
+var emptyBrokers = map[string]func(*testing.T) string{
+	"sqlite":     func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "q.db") },
+	"postgres":   func(t *testing.T) string { return brokertest.Postgres(t) },
+	"rabbitmq":   func(t *testing.T) string { return brokertest.RabbitMQ(t) },
+	"classic":    func(t *testing.T) string { return brokertest.RabbitMQ(t) + "?queue_type=classic" },
+	"own schema": func(t *testing.T) string { return brokertest.Postgres(t) + "&schema=app" },
+}
+
+// onBrokers runs a test with the URL of each of the brokers.
+func onBrokers(t *testing.T, brokers []string, run func(t *testing.T)) {
 	t.Helper()
-	for name, url := range map[string]func(*testing.T) string{
-		"sqlite":     func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "q.db") },
-		"postgres":   func(t *testing.T) string { return brokertest.Postgres(t) },
-		"rabbitmq":   func(t *testing.T) string { return brokertest.RabbitMQ(t) },
-		"classic":    func(t *testing.T) string { return brokertest.RabbitMQ(t) + "?queue_type=classic" },
-		"own schema": func(t *testing.T) string { return brokertest.Postgres(t) + "&schema=app" },
-	} {
+	for _, name := range brokers {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv(transportVar, url(t))
+			setenv(t, transportVar, emptyBrokers[name](t))
 			run(t)
 		})
 	}
+}
+
+// Each command of errors on each broker.
+func TestChaosErrorQueuesOnEachBroker(t *testing.T) {
+	brokertest.Fault(t)
+	onBrokers(t, slices.Sorted(maps.Keys(emptyBrokers)), func(t *testing.T) {
+		for name, test := range map[string]func(*testing.T){
+			"look after": lookAfterErrors, "export": exportErrors, "undecodable": returnUndecodableHeaders,
+		} {
+			// The tests share the error queue: each begins with an empty one.
+			if code, _, errs := call(t, "", "errors", "discard", "--all"); code != exitOK && !strings.Contains(errs, "no such queue") {
+				t.Fatalf("exit code %d, %s", code, errs)
+			}
+			if code, _, errs := call(t, "", "errors", "discard", "--all", "--queue", "sales"); code != exitOK && !strings.Contains(errs, "no such queue") {
+				t.Fatalf("exit code %d, %s", code, errs)
+			}
+			t.Run(name, test)
+		}
+	})
 }
 
 // fail puts a message into the queue error as an endpoint would that failed to handle it.
@@ -70,46 +93,49 @@ func holds(t *testing.T, queue string, want ...string) {
 }
 
 func TestTheErrorQueueIsLookedAfter(t *testing.T) {
-	onEachBroker(t, func(t *testing.T) {
-		must(t, "{}", "send", "--to", "sales", "--create", "--type", "T", "--header", "NServiceBus.MessageId=first")
-		fail(t, "a", "Shop.PlaceOrder", "sales", "timeout", "no answer of amqp://u:hunter22@host")
-		fail(t, "b", "Shop.PlaceOrder", "sales", "panic", "nil map")
-		fail(t, "c", "Shop.Bill", "gone", "timeout", "no answer")
-		fail(t, "d", "Shop.Bill", "", "timeout", "no answer")
+	t.Parallel()
+	onBrokers(t, []string{"sqlite", "postgres", "rabbitmq"}, lookAfterErrors)
+}
 
-		table := must(t, "", "errors", "list")
-		for _, want := range []string{"FAILED AT", "2026-01-02 03:04:05", "Shop.PlaceOrder", "nil map", "4 messages"} {
-			if !strings.Contains(table, want) {
-				t.Errorf("list lacks %q:\n%s", want, table)
-			}
-		}
-		if shown := must(t, "", "errors", "show", "a"); !strings.Contains(shown, "error timeout:") ||
-			!strings.Contains(shown, "NServiceBus.FailedQ: sales") || !strings.Contains(shown, `{"id":"a"}`) {
-			t.Errorf("show prints:\n%s", shown)
-		} else if strings.Contains(shown+table, "hunter22") {
-			t.Errorf("a password is on the screen:\n%s\n%s", table, shown)
-		}
-		if got := inQueue(t, "error", "--class", "timeout", "--type", "Bill", "--since", "2026-01-01"); !slices.Equal(got, []string{"c", "d"}) {
-			t.Errorf("filtered: %q", got)
-		}
-		must(t, "", "errors", "retry", "--type", "PlaceOrder", "--dry-run")
-		holds(t, "error", "a", "b", "c", "d")
+func lookAfterErrors(t *testing.T) {
+	must(t, "{}", "send", "--to", "sales", "--create", "--type", "T", "--header", "NServiceBus.MessageId=first")
+	fail(t, "a", "Shop.PlaceOrder", "sales", "timeout", "no answer of amqp://u:hunter22@host")
+	fail(t, "b", "Shop.PlaceOrder", "sales", "panic", "nil map")
+	fail(t, "c", "Shop.Bill", "gone", "timeout", "no answer")
+	fail(t, "d", "Shop.Bill", "", "timeout", "no answer")
 
-		must(t, "", "errors", "retry", "a", "--rate", "1000")
-		code, out, errs := call(t, "", "errors", "retry", "--all", "--json")
-		want := `{"queue":"error","matched":3,"done":1,"refused":2,"dry_run":false,"failures":[{"id":"c",`
-		if code != exitFailed || !strings.HasPrefix(out, want) || !strings.Contains(errs, "no such queue") || !strings.Contains(errs, "--to") {
-			t.Errorf("retry --all: exit code %d, %s, %s, want %s", code, out, errs, want)
+	table := must(t, "", "errors", "list")
+	for _, want := range []string{"FAILED AT", "2026-01-02 03:04:05", "Shop.PlaceOrder", "nil map", "4 messages"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("list lacks %q:\n%s", want, table)
 		}
-		holds(t, "error", "c", "d")
-		must(t, "", "errors", "retry", "--class", "timeout", "--first", "1", "--to", "sales")
-		returned(t, "first", "a", "b", "c")
+	}
+	if shown := must(t, "", "errors", "show", "a"); !strings.Contains(shown, "error timeout:") ||
+		!strings.Contains(shown, "NServiceBus.FailedQ: sales") || !strings.Contains(shown, `{"id":"a"}`) {
+		t.Errorf("show prints:\n%s", shown)
+	} else if strings.Contains(shown+table, "hunter22") {
+		t.Errorf("a password is on the screen:\n%s\n%s", table, shown)
+	}
+	if got := inQueue(t, "error", "--class", "timeout", "--type", "Bill", "--since", "2026-01-01"); !slices.Equal(got, []string{"c", "d"}) {
+		t.Errorf("filtered: %q", got)
+	}
+	must(t, "", "errors", "retry", "--type", "PlaceOrder", "--dry-run")
+	holds(t, "error", "a", "b", "c", "d")
 
-		must(t, "", "errors", "discard", "d")
-		if out := must(t, "", "errors", "list"); out != "no messages in error\n" {
-			t.Errorf("list of an empty queue prints %q", out)
-		}
-	})
+	must(t, "", "errors", "retry", "a", "--rate", "1000")
+	code, out, errs := call(t, "", "errors", "retry", "--all", "--json")
+	want := `{"queue":"error","matched":3,"done":1,"refused":2,"dry_run":false,"failures":[{"id":"c",`
+	if code != exitFailed || !strings.HasPrefix(out, want) || !strings.Contains(errs, "no such queue") || !strings.Contains(errs, "--to") {
+		t.Errorf("retry --all: exit code %d, %s, %s, want %s", code, out, errs, want)
+	}
+	holds(t, "error", "c", "d")
+	must(t, "", "errors", "retry", "--class", "timeout", "--first", "1", "--to", "sales")
+	returned(t, "first", "a", "b", "c")
+
+	must(t, "", "errors", "discard", "d")
+	if out := must(t, "", "errors", "list"); out != "no messages in error\n" {
+		t.Errorf("list of an empty queue prints %q", out)
+	}
 }
 
 // returned waits for what is on its way to sales.
@@ -134,39 +160,41 @@ func returned(t *testing.T, want ...string) {
 }
 
 func TestExportHasEverything(t *testing.T) {
-	onEachBroker(t, func(t *testing.T) {
-		fail(t, "a", "Shop.PlaceOrder", "sales", "timeout", "no")
-		fail(t, "b", "Shop.PlaceOrder", "sales", "timeout", "no")
-		file := filepath.Join(t.TempDir(), "errors.jsonl")
-		must(t, "", "errors", "export", "b", "--file", file)
-		exported, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var r struct {
-			ID      string
-			Headers map[string]string
-			Body    []byte
-		}
-		if err := json.Unmarshal(exported, &r); err != nil {
-			t.Fatal(err)
-		}
-		if r.ID != "b" || r.Headers["NServiceBus.FailedQ"] != "sales" || string(r.Body) != `{"id":"b"}` {
-			t.Errorf("exported %s", exported)
-		}
-		if code, _, errs := call(t, "", "errors", "export", "--file", file); code != exitFailed || !strings.Contains(errs, "exists") {
-			t.Errorf("over a file that exists: exit code %d, %s", code, errs)
-		}
-		if lines := strings.Count(must(t, "", "errors", "export"), "\n"); lines != 2 {
-			t.Errorf("%d lines exported, want 2", lines)
-		}
-		holds(t, "error", "a", "b")
-	})
+	onBrokers(t, []string{"sqlite"}, exportErrors)
+}
+
+func exportErrors(t *testing.T) {
+	fail(t, "a", "Shop.PlaceOrder", "sales", "timeout", "no")
+	fail(t, "b", "Shop.PlaceOrder", "sales", "timeout", "no")
+	file := filepath.Join(t.TempDir(), "errors.jsonl")
+	must(t, "", "errors", "export", "b", "--file", file)
+	exported, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r struct {
+		ID      string
+		Headers map[string]string
+		Body    []byte
+	}
+	if err := json.Unmarshal(exported, &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.ID != "b" || r.Headers["NServiceBus.FailedQ"] != "sales" || string(r.Body) != `{"id":"b"}` {
+		t.Errorf("exported %s", exported)
+	}
+	if code, _, errs := call(t, "", "errors", "export", "--file", file); code != exitFailed || !strings.Contains(errs, "exists") {
+		t.Errorf("over a file that exists: exit code %d, %s", code, errs)
+	}
+	if lines := strings.Count(must(t, "", "errors", "export"), "\n"); lines != 2 {
+		t.Errorf("%d lines exported, want 2", lines)
+	}
+	holds(t, "error", "a", "b")
 }
 
 // Listing counts as a delivery on RabbitMQ before 4.3: more than its delivery limit must not cost a message.
 func TestLookingOftenLosesNothing(t *testing.T) {
-	t.Setenv(transportVar, brokertest.RabbitMQ(t))
+	setenv(t, transportVar, brokertest.RabbitMQ(t))
 	fail(t, "a", "Shop.PlaceOrder", "sales", "timeout", "no")
 	fail(t, "b", "Shop.PlaceOrder", "sales", "timeout", "no")
 	for range 25 {
@@ -184,7 +212,7 @@ func TestLookingOftenLosesNothing(t *testing.T) {
 }
 
 func TestErrorsRefusesWhatMakesNoSense(t *testing.T) {
-	t.Setenv(transportVar, "sqlite:"+filepath.Join(t.TempDir(), "q.db"))
+	setenv(t, transportVar, "sqlite:"+filepath.Join(t.TempDir(), "q.db"))
 	for text, args := range map[string][]string{
 		"no messages are selected to retry":   {"retry"},
 		"no messages are selected to discard": {"discard"},
@@ -214,7 +242,7 @@ func TestErrorsRefusesWhatMakesNoSense(t *testing.T) {
 }
 
 func TestWhatAMessageSaysCannotDriveTheTerminal(t *testing.T) {
-	t.Setenv(transportVar, "sqlite:"+filepath.Join(t.TempDir(), "q.db"))
+	setenv(t, transportVar, "sqlite:"+filepath.Join(t.TempDir(), "q.db"))
 	fail(t, "a\x1b[2J", "Shop.\x1b[31mRed", "sales\a", "x\r\n", "clear\x1b]0;title\a")
 	out := must(t, "", "errors", "list") + must(t, "", "errors", "show", "a\x1b[2J")
 	if bytes.ContainsAny([]byte(out), "\x1b\a\r") {

@@ -36,19 +36,11 @@ type jobShop struct {
 	began     chan struct{}     // the handler of a "slow" invoice
 }
 
-// onDatabases runs f with the endpoint on each database that stores jobs.
-func onDatabases(t *testing.T, f func(t *testing.T, s *jobShop)) {
-	t.Helper()
-	for name, url := range databases(t) {
-		t.Run(name, func(t *testing.T) { f(t, withJobs(t, url(t))) })
-	}
-}
-
 // withJobs runs the endpoint until the end of the test.
 func withJobs(t *testing.T, database string) *jobShop {
 	t.Helper()
 	s := &jobShop{t: t, database: database, handled: make(chan schedule.Run), began: make(chan struct{})}
-	t.Setenv(databaseVar, s.database)
+	setenv(t, databaseVar, s.database)
 	target, err := parseTransport(s.database)
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +166,16 @@ func contains(t *testing.T, out string, texts ...string) {
 	}
 }
 
-func TestJobsAreListedShownAndCancelled(t *testing.T) { onDatabases(t, testJobs) }
+// It takes five seconds: so long may pass until an instance finds that a job that it runs is cancelled.
+func TestJobsAreListedShownAndCancelled(t *testing.T) {
+	t.Parallel()
+	testJobs(t, withJobs(t, databases["sqlite"](t)))
+}
+
+func TestChaosJobsOnPostgreSQL(t *testing.T) {
+	brokertest.Fault(t)
+	testJobs(t, withJobs(t, databases["postgres"](t)))
+}
 
 func testJobs(t *testing.T, s *jobShop) {
 	later, refused, slow := s.enqueue("later", schedule.After(time.Hour)), s.enqueue("refused"), s.enqueue("slow")
@@ -229,7 +230,12 @@ func testJobs(t *testing.T, s *jobShop) {
 	}
 }
 
-func TestSchedulesAreRunPausedAndResumed(t *testing.T) { onDatabases(t, testSchedules) }
+func TestSchedulesAreRunPausedAndResumed(t *testing.T) {
+	t.Parallel()
+	for name, url := range databases {
+		t.Run(name, func(t *testing.T) { testSchedules(t, withJobs(t, url(t))) })
+	}
+}
 
 func testSchedules(t *testing.T, s *jobShop) {
 	next := s.until(func(l schedule.Snapshot) bool { return true }).Schedules[0].Next
@@ -266,11 +272,13 @@ func testSchedules(t *testing.T, s *jobShop) {
 	if code != exitFailed || !strings.Contains(errs, `endpoint "biling" has no schedule "reports", nor any other`) {
 		t.Errorf("an unknown endpoint: exit code %d, %s", code, errs)
 	}
+	later := s.enqueue("later", schedule.After(time.Hour))
+	contains(t, must(t, "", ofJobs("cancel", later)...), later+" cancelled")
 	contains(t, must(t, "", "jobs", "list", "--endpoint", "biling"), "no schedules and no jobs of endpoint biling")
 }
 
 func TestBadUseOfJobsIsAnError(t *testing.T) {
-	t.Setenv(databaseVar, brokertest.Postgres(t))
+	setenv(t, databaseVar, brokertest.Postgres(t))
 	const missing = "has the endpoint run with schedules or jobs on this database?"
 	for _, c := range []struct {
 		name string
@@ -303,6 +311,7 @@ func TestBadUseOfJobsIsAnError(t *testing.T) {
 }
 
 func TestJobsNeedTheRightToTheirTable(t *testing.T) {
+	t.Parallel()
 	s := withJobs(t, brokertest.Postgres(t))
 	conn, err := pgx.Connect(t.Context(), s.database)
 	if err != nil {

@@ -11,43 +11,41 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
-// built is the folder of the program, once a test has built it.
-var built string
+// asCommand is set in the environment of the processes that the tests start: the test binary is the command in them.
+// So no second program is compiled and linked for the tests.
+const asCommand = "HOLDFAST_TEST_AS_COMMAND"
 
-var buildOnce = sync.OnceValues(func() (string, error) {
-	program := filepath.Join(built, "holdfast")
-	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil { //nolint:noctx // for all tests
-		return "", fmt.Errorf("build: %w\n%s", err, out)
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
 	}
-	return program, nil
-})
-
-func TestMain(m *testing.M) { os.Exit(runTests(m)) }
-
-func runTests(m *testing.M) int {
-	var err error
-	if built, err = os.MkdirTemp("", "holdfast-test-"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	for name, value := range map[string]string{
+		asCommand: "1", "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", // any for the stand-in
+		transportVar: "", databaseVar: "",
+	} {
+		if err := os.Setenv(name, value); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	}
-	defer os.RemoveAll(built)
-	return m.Run()
+	os.Exit(m.Run())
 }
 
-// build returns the program as users run it, built once for all tests.
-func build(t *testing.T) string {
+// program returns the path of the command.
+func program(t *testing.T) string {
 	t.Helper()
-	program, err := buildOnce()
+	path, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return program
+	return path
 }
 
 // demoOn is the demo on the database in dir, in a process of its own.
@@ -61,14 +59,27 @@ func demoOn(ctx context.Context, program, dir string, args ...string) *exec.Cmd 
 	return cmd
 }
 
-// TestDemoAddsUpAfterKills kills the demo again and again at moments that a fixed seed
-// chooses, some of them within the import of the orders.
+func TestChaosDemoAddsUpAfterKills(t *testing.T) {
+	if brokertest.Fault(t) {
+		killDemo(t, 60, 60, 90, 150, 300, 600, 600, 60, 60, 90, 150, 300, 600, 600)
+	} else {
+		killDemo(t, 60, 60, 90, 150, 300, 600, 600)
+	}
+}
+
 func TestDemoAddsUpAfterKills(t *testing.T) {
 	t.Parallel()
-	program, dir := build(t), t.TempDir()
+	killDemo(t, 90, 300, 600)
+}
+
+// killDemo kills the demo again and again, each time within the milliseconds given, some of them within the import of
+// the orders. A fixed seed chooses the moments.
+func killDemo(t *testing.T, milliseconds ...time.Duration) {
+	t.Helper()
+	program, dir := program(t), t.TempDir()
 	random := rand.New(rand.NewPCG(2026, 11))
 	kills := 0
-	for _, longest := range []time.Duration{60, 60, 90, 150, 300, 600, 600} {
+	for _, longest := range milliseconds {
 		after := time.Duration(random.Int64N(int64(longest * time.Millisecond)))
 		ctx, cancel := context.WithTimeout(t.Context(), after) // its end is a SIGKILL
 		err := demoOn(ctx, program, dir).Run()
@@ -77,7 +88,7 @@ func TestDemoAddsUpAfterKills(t *testing.T) {
 			kills++
 		}
 	}
-	if kills < 5 {
+	if kills < len(milliseconds)*2/3 {
 		t.Fatalf("only %d runs were killed: the demo ends too early to prove anything", kills)
 	}
 	if out, err := demoOn(t.Context(), program, dir, "--verify").CombinedOutput(); code(err) != exitFailed {
@@ -95,7 +106,7 @@ func TestDemoAddsUpAfterKills(t *testing.T) {
 
 func TestDemoThatIsInterruptedSaysHowToGoOn(t *testing.T) {
 	t.Parallel()
-	program, dir := build(t), t.TempDir()
+	program, dir := program(t), t.TempDir()
 	cmd := demoOn(t.Context(), program, dir)
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {

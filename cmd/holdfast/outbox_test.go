@@ -22,20 +22,17 @@ import (
 )
 
 // databases are the URLs of databases that can be an outbox.
-func databases(t *testing.T) map[string]func(*testing.T) string {
-	t.Helper()
-	return map[string]func(*testing.T) string{
-		"sqlite":   func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "billing.db") },
-		"postgres": func(t *testing.T) string { return brokertest.Postgres(t) },
-	}
+var databases = map[string]func(*testing.T) string{
+	"sqlite":   func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "billing.db") },
+	"postgres": func(t *testing.T) string { return brokertest.Postgres(t) },
 }
 
 // withOutbox sets the environment to a broker with the queues shipping and error, and to a database with the outbox of
 // the endpoint billing.
 func withOutbox(t *testing.T, database string) {
 	t.Helper()
-	t.Setenv(transportVar, "sqlite:"+filepath.Join(t.TempDir(), "broker.db"))
-	t.Setenv(databaseVar, database)
+	setenv(t, transportVar, "sqlite:"+filepath.Join(t.TempDir(), "broker.db"))
+	setenv(t, databaseVar, database)
 	must(t, "", "endpoint", "create", "billing")
 	must(t, "", "queues", "create", "shipping")
 }
@@ -61,12 +58,14 @@ func connected(t *testing.T, url string, f func(transport.Conn)) {
 func stored(t *testing.T, database string, bodies ...[]byte) (ids []string) {
 	t.Helper()
 	connected(t, database, func(conn transport.Conn) {
+		var ops []transport.Operation
 		for _, body := range bodies {
 			m := &transport.Message{ID: uuid.New(time.Now()), Body: body}
 			ids = append(ids, m.ID)
-			if _, err := conn.Dispatch(t.Context(), []transport.Operation{{Message: m, Queue: "billing.outbox"}}); err != nil {
-				t.Fatal(err)
-			}
+			ops = append(ops, transport.Operation{Message: m, Queue: "billing.outbox"})
+		}
+		if _, err := conn.Dispatch(t.Context(), ops); err != nil {
+			t.Fatal(err)
 		}
 	})
 	return ids
@@ -96,7 +95,8 @@ func depth(t *testing.T, url, queue string) int64 {
 }
 
 func TestRowsOfAnOutboxAreListedShownAndDiscarded(t *testing.T) {
-	for name, url := range databases(t) {
+	t.Parallel()
+	for name, url := range databases {
 		t.Run(name, func(t *testing.T) {
 			database := url(t)
 			withOutbox(t, database)
@@ -168,7 +168,7 @@ func TestRowsOfAnOutboxAreListedShownAndDiscarded(t *testing.T) {
 }
 
 func TestAnOutboxIsDrained(t *testing.T) {
-	for name, url := range databases(t) {
+	for name, url := range databases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			database, broker := url(t), "sqlite:"+filepath.Join(t.TempDir(), "broker.db")
@@ -207,14 +207,14 @@ func TestAnOutboxIsDrained(t *testing.T) {
 	}
 }
 
-// A row that another instance is sending is not left behind.
-func TestADrainWaitsForRowsThatOthersSendUntilItIsInterrupted(t *testing.T) {
+// A drain waits for a row that another instance is sending, until it is interrupted.
+func TestADrainWaitsForRowsThatOthersSend(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	broker, database := "sqlite:"+filepath.Join(dir, "broker.db"), "sqlite:"+filepath.Join(dir, "outbox.db")
 	must(t, "", "endpoint", "create", "billing", "--transport", broker, "--outbox", database)
 	stored(t, database, row(toShipping("m-1")))
-	program := build(t)
+	program := program(t)
 	connected(t, database, func(conn transport.Conn) {
 		r, err := conn.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: "billing.outbox"})
 		if err != nil {
@@ -254,7 +254,8 @@ func TestADrainWaitsForRowsThatOthersSendUntilItIsInterrupted(t *testing.T) {
 }
 
 func TestHandledMessagesAreForgotten(t *testing.T) {
-	for name, url := range databases(t) {
+	t.Parallel()
+	for name, url := range databases {
 		t.Run(name, func(t *testing.T) {
 			database := url(t)
 			withOutbox(t, database)
@@ -289,7 +290,7 @@ func TestHandledMessagesAreForgotten(t *testing.T) {
 }
 
 func TestOutboxCommandsSayWhatIsMissing(t *testing.T) {
-	t.Setenv(databaseVar, "")
+	setenv(t, databaseVar, "")
 	file := "sqlite:" + filepath.Join(t.TempDir(), "q.db")
 	for _, c := range []struct {
 		text string
@@ -316,39 +317,35 @@ func TestOutboxCommandsSayWhatIsMissing(t *testing.T) {
 }
 
 func TestTheNameOfATimerIsShown(t *testing.T) {
-	for name, url := range databases(t) {
-		t.Run(name, func(t *testing.T) {
-			database := url(t)
-			withOutbox(t, database)
-			due := time.Now().Add(48 * time.Hour)
-			full := timer.Name{Kind: "shipping@billing", Key: "17", Name: "pay\x00ment"}
-			op := transport.Operation{Message: &transport.Message{ID: "late"}, Queue: "shipping", At: due}
-			connected(t, database, func(c transport.Conn) {
-				row := transport.Operation{
-					Queue: "billing.outbox", Name: full.Text(), At: due,
-					Message: &transport.Message{
-						ID: uuid.New(due), Body: envelope.Encode([]transport.Operation{op}, due, 0)[0],
-						Headers: header.New(header.Field{Name: header.HoldfastTimer, Value: full.Text()}),
-					},
-				}
-				if _, err := c.Dispatch(t.Context(), []transport.Operation{row}); err != nil {
-					t.Fatal(err)
-				}
-			})
-			out := must(t, "", "outbox", "list", "--endpoint", "billing")
-			if !strings.Contains(out, `of shipping@billing "17", due `+due.UTC().Format("2006-01-02 15:04:05")) {
-				t.Errorf("the list is\n%s", out)
-			}
-			var row storedRow
-			if err := json.Unmarshal([]byte(must(t, "", "outbox", "list", "--endpoint", "billing", "--json")), &row); err != nil {
-				t.Fatal(err)
-			}
-			if row.Timer != full.String() {
-				t.Errorf("the timer is %q", row.Timer)
-			}
-			if out := must(t, "", "outbox", "show", row.ID, "--endpoint", "billing"); !strings.Contains(out, "timer pay") {
-				t.Errorf("the row is shown as\n%s", out)
-			}
-		})
+	database := databases["sqlite"](t)
+	withOutbox(t, database)
+	due := time.Now().Add(48 * time.Hour)
+	full := timer.Name{Kind: "shipping@billing", Key: "17", Name: "pay\x00ment"}
+	op := transport.Operation{Message: &transport.Message{ID: "late"}, Queue: "shipping", At: due}
+	connected(t, database, func(c transport.Conn) {
+		row := transport.Operation{
+			Queue: "billing.outbox", Name: full.Text(), At: due,
+			Message: &transport.Message{
+				ID: uuid.New(due), Body: envelope.Encode([]transport.Operation{op}, due, 0)[0],
+				Headers: header.New(header.Field{Name: header.HoldfastTimer, Value: full.Text()}),
+			},
+		}
+		if _, err := c.Dispatch(t.Context(), []transport.Operation{row}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	out := must(t, "", "outbox", "list", "--endpoint", "billing")
+	if !strings.Contains(out, `of shipping@billing "17", due `+due.UTC().Format("2006-01-02 15:04:05")) {
+		t.Errorf("the list is\n%s", out)
+	}
+	var row storedRow
+	if err := json.Unmarshal([]byte(must(t, "", "outbox", "list", "--endpoint", "billing", "--json")), &row); err != nil {
+		t.Fatal(err)
+	}
+	if row.Timer != full.String() {
+		t.Errorf("the timer is %q", row.Timer)
+	}
+	if out := must(t, "", "outbox", "show", row.ID, "--endpoint", "billing"); !strings.Contains(out, "timer pay") {
+		t.Errorf("the row is shown as\n%s", out)
 	}
 }

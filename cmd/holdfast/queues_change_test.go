@@ -17,7 +17,7 @@ func TestQueuesAreCreatedPeekedIntoAndPurged(t *testing.T) {
 		"SQLite":     "sqlite:" + t.TempDir() + "/q.db",
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv(transportVar, url)
+			setenv(t, transportVar, url)
 			for range 2 {
 				must(t, "", "queues", "create", "sales", "billing")
 			}
@@ -50,7 +50,7 @@ func TestQueuesAreCreatedPeekedIntoAndPurged(t *testing.T) {
 }
 
 func TestTheSQLScriptMakesQueuesThatWork(t *testing.T) {
-	t.Setenv(transportVar, "")
+	setenv(t, transportVar, "")
 	url := brokertest.Postgres(t)
 	text := must(t, "", "sql", "script", "--endpoint", "sales", "error", "--transport", url+"&schema=app")
 	c, err := pgx.Connect(t.Context(), url)

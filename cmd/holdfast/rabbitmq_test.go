@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -43,7 +42,8 @@ func provision(t *testing.T, wantCode int, args ...string) (r report, errs strin
 }
 
 func TestAnEndpointIsCreatedAndVerified(t *testing.T) {
-	t.Setenv(transportVar, brokertest.RabbitMQ(t))
+	t.Parallel()
+	setenv(t, transportVar, brokertest.RabbitMQ(t))
 	const delays = 2*29 + 3 // levels, lost, arrivals and deliveries
 	endpoint := []string{"sales", "--audit", "audit", "--instance", "7"}
 	create, verify := append([]string{"endpoint", "create"}, endpoint...), append([]string{"endpoint", "verify"}, endpoint...)
@@ -73,7 +73,7 @@ func TestAnEndpointIsCreatedAndVerified(t *testing.T) {
 	if out := must(t, "", verify...); !strings.HasPrefix(out, "endpoint \"sales\": all is there, as it should be\npolicies that drop or refuse messages") {
 		t.Errorf("verify prints %q", out)
 	}
-	t.Setenv(transportVar, os.Getenv(transportVar)+"?queue_type=classic")
+	setenv(t, transportVar, getenv(t)(transportVar)+"?queue_type=classic")
 	r, _ = provision(t, exitFailed, verify...)
 	if len(r.Found) == 0 || slices.ContainsFunc(r.Found, func(f transport.Finding) bool { return f.State != "differs" || f.Kind != "queue" }) {
 		t.Errorf("as if for classic queues: %+v", r)
@@ -81,8 +81,9 @@ func TestAnEndpointIsCreatedAndVerified(t *testing.T) {
 }
 
 func TestWhatDiffersIsToldAndLeftAlone(t *testing.T) {
+	t.Parallel()
 	address := brokertest.RabbitMQ(t)
-	t.Setenv(transportVar, address)
+	setenv(t, transportVar, address)
 	ch := channel(t, address)
 	if _, err := ch.QueueDeclare("sales", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
@@ -110,7 +111,9 @@ func TestWhatDiffersIsToldAndLeftAlone(t *testing.T) {
 	provision(t, exitOK, "rabbitmq", "delays", "create")
 }
 
-func TestMissingRightsAreTold(t *testing.T) {
+// The test has a node of its own, whose start takes many seconds, because users belong to the whole node.
+func TestChaosMissingRightsAreTold(t *testing.T) {
+	brokertest.Fault(t)
 	node := brokertest.OwnRabbitMQ(t)
 	node.Control("add_user", "reader", "s3cret-reader")
 	t.Cleanup(func() { node.Control("delete_user", "reader") })
@@ -123,7 +126,7 @@ func TestMissingRightsAreTold(t *testing.T) {
 	must(t, "", "endpoint", "create", "sales", "--transport", node.URL)
 
 	u.User = url.UserPassword("reader", "s3cret-reader")
-	t.Setenv(transportVar, u.String())
+	setenv(t, transportVar, u.String())
 	r, errs := provision(t, exitFailed, "endpoint", "verify", "sales")
 	if len(r.Found) == 0 || slices.ContainsFunc(r.Found, func(f transport.Finding) bool { return f.State != "unknown" || f.Detail == "" }) {
 		t.Errorf("all there: %+v", r)
@@ -140,11 +143,13 @@ func TestMissingRightsAreTold(t *testing.T) {
 }
 
 func TestLostDelaysAreFoundAndReturned(t *testing.T) {
+	t.Parallel()
 	address := brokertest.RabbitMQ(t)
-	t.Setenv(transportVar, address)
+	setenv(t, transportVar, address)
 	if code, _, errs := call(t, "", "rabbitmq", "delays", "lost"); code != exitFailed || !strings.Contains(errs, "delays create") {
 		t.Errorf("before there are delays: exit code %d, %s", code, errs)
 	}
+	// A delay lasts at least a second on RabbitMQ.
 	must(t, "{}", "send", "--to", "doomed", "--type", "Shop.Remind", "--header", "NServiceBus.MessageId=one", "--after", "1s", "--create")
 	if out := must(t, "", "rabbitmq", "delays", "lost"); !strings.HasPrefix(out, "no delayed message was lost") {
 		t.Errorf("with none: %s", out)
@@ -168,7 +173,7 @@ func TestLostDelaysAreFoundAndReturned(t *testing.T) {
 }
 
 func TestRabbitMQRefusesWhatMakesNoSense(t *testing.T) {
-	t.Setenv(transportVar, "amqp://localhost")
+	setenv(t, transportVar, "amqp://localhost")
 	for _, c := range []struct{ args, text string }{
 		{"endpoint create", "the name of one endpoint"},
 		{"endpoint verify a b", "the name of one endpoint"},
@@ -187,9 +192,10 @@ func TestRabbitMQRefusesWhatMakesNoSense(t *testing.T) {
 	}
 }
 
-func TestTheCommandWorksOverTLSWithCertificates(t *testing.T) {
+func TestChaosCommandsOverTLSWithCertificates(t *testing.T) {
+	brokertest.Fault(t)
 	listener := brokertest.OwnRabbitMQ(t).ListenTLS()
-	t.Setenv(transportVar, listener.URL+"?cacertfile="+listener.CA+"&certfile="+listener.ClientCert+"&keyfile="+listener.Key+"&topology=direct")
+	setenv(t, transportVar, listener.URL+"?cacertfile="+listener.CA+"&certfile="+listener.ClientCert+"&keyfile="+listener.Key+"&topology=direct")
 	if r, _ := provision(t, exitOK, "endpoint", "create", "sales"); !r.OK || slices.ContainsFunc(r.Created, func(p part) bool { return p.Name == "sales" && p.Kind != "queue" }) {
 		t.Errorf("created: %+v", r)
 	}

@@ -30,10 +30,11 @@ A transport is given by --transport or the environment variable HOLDFAST_TRANSPO
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. On the first SIGINT or SIGTERM the program
 finishes its current work; a second one ends it at once.`
 
-// streams are the standard streams of a command.
+// streams are the standard streams and the environment of a command.
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
+	getenv   func(name string) string
 }
 
 // app is the state that all subcommands share.

@@ -31,10 +31,9 @@ const oddKey = "odd\tkey \u202e"
 
 // withSagas sets the environment to a database in which the saga orders of the endpoint billing has the active instances
 // 4711, 4712 and oddKey, each with a time-out that waits, and the ended instance 4713.
-func withSagas(t *testing.T) (database string) {
+func withSagas(t *testing.T, database string) {
 	t.Helper()
-	database = brokertest.Postgres(t)
-	t.Setenv(databaseVar, database)
+	setenv(t, databaseVar, database)
 	target, err := parseTransport(database)
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +81,6 @@ func withSagas(t *testing.T) (database string) {
 	if err := <-ran; err != nil {
 		t.Fatal(err)
 	}
-	return database
 }
 
 // inBilling adds the flag of the endpoint to a command of sagas.
@@ -91,7 +89,18 @@ func inBilling(args ...string) []string {
 }
 
 func TestInstancesAreListedShownAndDeleted(t *testing.T) {
-	withSagas(t)
+	t.Parallel()
+	testSagas(t, databases["sqlite"](t))
+}
+
+func TestChaosSagasOnPostgreSQL(t *testing.T) {
+	brokertest.Fault(t)
+	testSagas(t, databases["postgres"](t))
+}
+
+func testSagas(t *testing.T, database string) {
+	t.Helper()
+	withSagas(t, database)
 
 	out := must(t, "", inBilling("list", "orders")...)
 	for _, text := range []string{"STATUS", "4711", "4712", `"odd\tkey \u202e"`, "ended", "3 active, 1 ended"} {
@@ -187,7 +196,7 @@ func TestInstancesAreListedShownAndDeleted(t *testing.T) {
 func TestBadUseOfSagasIsAnError(t *testing.T) {
 	missing := brokertest.Postgres(t)
 	sqlite := "sqlite:" + filepath.Join(t.TempDir(), "billing.db")
-	t.Setenv(databaseVar, missing)
+	setenv(t, databaseVar, missing)
 	long := strings.Repeat("k", 501)
 	for _, c := range []struct {
 		name string
@@ -221,7 +230,7 @@ func TestBadUseOfSagasIsAnError(t *testing.T) {
 }
 
 func TestUnknownSagaIsNamed(t *testing.T) {
-	withSagas(t)
+	withSagas(t, databases["sqlite"](t))
 	if out := must(t, "", inBilling("list", "order")...); !strings.Contains(out, "no instances of saga order in endpoint billing") {
 		t.Errorf("listed: %s", out)
 	}
@@ -232,7 +241,9 @@ func TestUnknownSagaIsNamed(t *testing.T) {
 }
 
 func TestInstancesNeedTheRightToTheirTable(t *testing.T) {
-	database := withSagas(t)
+	t.Parallel()
+	database := brokertest.Postgres(t)
+	withSagas(t, database)
 	conn, err := pgx.Connect(t.Context(), database)
 	if err != nil {
 		t.Fatal(err)
@@ -256,7 +267,7 @@ func TestInstancesNeedTheRightToTheirTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	restricted.User = url.UserPassword(user, "secret")
-	t.Setenv(databaseVar, restricted.String())
+	setenv(t, databaseVar, restricted.String())
 	for _, args := range [][]string{{"list", "orders"}, {"show", "orders", "4711"}, {"delete", "orders", "4711", "--yes"}} {
 		code, out, errs := call(t, "", inBilling(args...)...)
 		if code != exitFailed || !strings.Contains(errs, "permission denied") || strings.Contains(errs, "secret") {
@@ -267,7 +278,11 @@ func TestInstancesNeedTheRightToTheirTable(t *testing.T) {
 
 // An instance of which a message is being handled is not deleted.
 func TestInstanceInUseIsNotDeleted(t *testing.T) {
-	database := withSagas(t)
+	t.Parallel()
+	database := brokertest.Postgres(t)
+	withSagas(t, database)
+	contains(t, must(t, "", inBilling("list", "orders")...), "3 active, 1 ended")
+	contains(t, must(t, "", inBilling("show", "orders", "4711")...), `{"Customer":"Ada"}`)
 	conn, err := pgx.Connect(t.Context(), database)
 	if err != nil {
 		t.Fatal(err)

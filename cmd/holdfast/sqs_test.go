@@ -7,9 +7,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
-// anyCredentials are as good as any for the stand-in.
-var anyCredentials = []string{"AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test"}
-
 // sqsURL names the stand-in, with names that no other test has.
 func sqsURL(t *testing.T) string {
 	return "sqs://eu-central-1?endpoint=" + brokertest.SQS(t) + "&queue_prefix=" + brokertest.Name(t, "")
@@ -18,19 +15,14 @@ func sqsURL(t *testing.T) string {
 // onSQS has the commands of a test use the stand-in.
 func onSQS(t *testing.T) {
 	t.Helper()
-	t.Setenv(transportVar, sqsURL(t))
-	for _, v := range anyCredentials {
-		name, value, _ := strings.Cut(v, "=")
-		t.Setenv(name, value)
-	}
+	setenv(t, transportVar, sqsURL(t))
 }
 
 func TestCommandsWorkOnAmazonSQS(t *testing.T) {
+	t.Parallel()
 	onSQS(t)
 	must(t, "{}", "send", "--to", "sales", "--type", "T", "--create")
-	for _, work := range []string{"receive", "send", "loop"} {
-		must(t, "", "bench", "--work", work, "--messages", "100", "--concurrency", "4")
-	}
+	must(t, "", "bench", "--work", "loop", "--messages", "50", "--concurrency", "4")
 	out := must(t, "", "queues", "--json")
 	if strings.Contains(out, "bench") || !strings.Contains(out, `"name":"sales","ready":1`) {
 		t.Errorf("queues afterwards: %s", out)
@@ -44,7 +36,9 @@ func TestCommandsWorkOnAmazonSQS(t *testing.T) {
 	}
 }
 
-func TestAnEndpointIsCreatedSubscribedAndDeletedOnAmazonSQS(t *testing.T) {
+// An endpoint is created, subscribed and deleted.
+func TestAnEndpointIsAdministeredOnAmazonSQS(t *testing.T) {
+	t.Parallel()
 	onSQS(t)
 	queues := func() (names []string) {
 		out := must(t, "", "queues")

@@ -74,6 +74,7 @@ func (a *app) tortureCommand() *cobra.Command {
 	flags.IntVar(&o.Concurrency, "concurrency", 16, "messages that each handles at once")
 	flags.DurationVar(&o.Handler, "handler", 50*time.Millisecond, "how long a handler works on a message")
 	flags.DurationVar(&o.KillEvery, "kill-every", 500*time.Millisecond, "mean time between two kills; 0 for none")
+	flags.IntVar(&o.MaxKills, "max-kills", 0, "at most so many kills; 0 for no bound")
 	flags.Float64Var(&o.Failures, "failures", 0.01, "`share` of messages whose first attempt fails with an error")
 	flags.Uint64Var(&o.Seed, "seed", 0, "seed of the plan; random unless set")
 	flags.DurationVar(&o.lease, "lease", 3*time.Second, "lease of messages, and so how long those of a killed worker wait, where the transport has leases")

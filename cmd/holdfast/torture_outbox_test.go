@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -23,7 +24,7 @@ type provenOutbox struct {
 	Outbox                     struct{ Rows, Arrived, Ghosts, Missing int }
 }
 
-func (p *provenOutbox) check(t *testing.T, processed, poison int) {
+func (p provenOutbox) check(t *testing.T, processed, poison int) {
 	t.Helper()
 	if p.Processed != processed || p.Outbox.Rows != processed || p.Outbox.Arrived != processed || p.PoisonParked != poison {
 		t.Errorf("report %+v, want %d rows and as many messages", p, processed)
@@ -35,7 +36,15 @@ func (p *provenOutbox) check(t *testing.T, processed, poison int) {
 
 func TestTortureWithAnOutbox(t *testing.T) {
 	t.Parallel()
-	program := build(t)
+	args := append([]string{"--transport", brokertest.RabbitMQ(t), "--outbox", brokertest.Postgres(t), "--seed", "1"}, fewKills...)
+	proven(t, args...).check(t, 79, 1)
+}
+
+func TestChaosTortureWithAnOutbox(t *testing.T) {
+	messages := 400
+	if brokertest.Fault(t) {
+		messages = 2000
+	}
 	file := func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "outbox.db") }
 	server := func(t *testing.T) string { return brokertest.Postgres(t) }
 	for name, test := range map[string]struct{ broker, outbox func(*testing.T) string }{
@@ -45,28 +54,33 @@ func TestTortureWithAnOutbox(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			report := tortured(t, program, "--transport", test.broker(t), "--outbox", test.outbox(t), "--seed", "1", "--messages", "150",
-				"--workers", "2", "--concurrency", "2", "--handler", "20ms", "--kill-every", "300ms", "--lease", "1s", "--poison", "1")
-			text, err := json.Marshal(report)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var p provenOutbox
-			if err := json.Unmarshal(text, &p); err != nil {
-				t.Fatal(err)
-			}
-			p.check(t, 149, 1)
+			p := proven(t, "--transport", test.broker(t), "--outbox", test.outbox(t), "--seed", "1", "--messages", strconv.Itoa(messages),
+				"--workers", "2", "--concurrency", "2", "--handler", "20ms", "--kill-every", "1s", "--lease", "1s", "--poison", "1")
+			p.check(t, messages-1, 1)
 		})
 	}
 }
 
+// proven runs torture.
+func proven(t *testing.T, args ...string) (p provenOutbox) {
+	t.Helper()
+	text, err := json.Marshal(tortured(t, program(t), args...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &p); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 // Connections to the broker are cut and the database restarts while workers are killed.
 func TestChaosTortureOfAnOutboxWithCutsAndRestarts(t *testing.T) {
-	messages := "5000"
+	messages := "1500"
 	if brokertest.Fault(t) {
 		messages = "10000"
 	}
-	program, node, broker := build(t), brokertest.OwnPostgres(t), brokertest.RabbitMQ(t)
+	program, node, broker := program(t), brokertest.OwnPostgres(t), brokertest.RabbitMQ(t)
 	u, err := url.Parse(broker)
 	if err != nil {
 		t.Fatal("not a URL")

@@ -91,7 +91,7 @@ type target struct {
 }
 
 // transportURL is what --transport or the environment say.
-func (a *app) transportURL() string { return cmp.Or(a.transport, os.Getenv(transportVar)) }
+func (a *app) transportURL() string { return cmp.Or(a.transport, a.getenv(transportVar)) }
 
 // target returns the transport that the user named.
 func (a *app) target() (target, error) {

@@ -59,7 +59,8 @@ func TestTransportsAreFoundByTheirURL(t *testing.T) {
 	}
 }
 
-func TestBadTransportURLsAreExplainedWithoutTheirPassword(t *testing.T) {
+// An error about a URL does not show the password.
+func TestBadTransportURLsAreExplained(t *testing.T) {
 	for url, want := range map[string]string{
 		"redis://user:hunter2@host":                  "sqlite:orders.db", // the list of what there is
 		"orders.db":                                  "unknown scheme",

@@ -55,7 +55,7 @@ func TestTimelineCountsEachMessageOnce(t *testing.T) {
 }
 
 // What endpoints write by themselves is known by number: it must not be more than they write.
-func TestHeadersAreThoseOfAnEndpointUnlessMoreAreAskedFor(t *testing.T) {
+func TestHeadersAreThoseOfAnEndpoint(t *testing.T) {
 	for work, want := range map[Work]int{Loop: headersInside, Receive: headersInside, Send: headersOutside} {
 		opts := Options{
 			Transport: &inmemory.Transport{}, Work: work, Messages: 10,

@@ -79,7 +79,8 @@ func TestInputKeepsLineNumbersAndPassesOverEmptyLines(t *testing.T) {
 	}
 }
 
-func TestExampleHasAThousandOrdersWithAllKindsOfOutcomes(t *testing.T) {
+// The orders have all kinds of outcomes.
+func TestExampleHasAThousandOrders(t *testing.T) {
 	in, err := ReadInput(orders, 0)
 	if err != nil {
 		t.Fatal(err)

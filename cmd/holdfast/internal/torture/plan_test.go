@@ -66,7 +66,7 @@ func TestAPlanHasWhatWasAskedFor(t *testing.T) {
 	}
 }
 
-func TestKillsComeAboutAsOftenAsAskedForAndHitEveryWorker(t *testing.T) {
+func TestKillsHitEveryWorkerAsOftenAsAskedFor(t *testing.T) {
 	const many = 1000
 	before, hit := time.Duration(0), map[int]int{}
 	for _, k := range firstKills(newPlan(load(4)), many) {
@@ -95,6 +95,7 @@ func TestLoadsThatMakeNoSenseAreRefused(t *testing.T) {
 		"less poison": func(l *Load) { l.Poison = -1 },
 		"handler":     func(l *Load) { l.Handler = -1 },
 		"kills":       func(l *Load) { l.KillEvery = -1 },
+		"most kills":  func(l *Load) { l.MaxKills = -1 },
 		"failures":    func(l *Load) { l.Failures = 1.1 },
 	} {
 		l := load(1)

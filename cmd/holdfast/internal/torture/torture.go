@@ -25,6 +25,7 @@ type Load struct {
 	Workers, Concurrency int           // the number of processes, and the concurrency of the endpoint of each
 	Handler              time.Duration // how long a handler works on a message
 	KillEvery            time.Duration // the mean time between two kills; 0 for none
+	MaxKills             int           // at most so many kills; 0 for no bound
 	Failures             float64       // the share of messages whose first attempt fails with an error
 	Mode                 Mode
 	Seed                 uint64
@@ -73,6 +74,8 @@ func (l Load) Check() error {
 		return errors.New("messages, workers and concurrency must be at least 1")
 	case l.Poison < 0 || l.Poison > l.Messages:
 		return errors.New("poison must be between 0 and the number of messages")
+	case l.MaxKills < 0:
+		return errors.New("kills must not be negative")
 	case l.Handler < 0 || l.KillEvery < 0:
 		return errors.New("durations must not be negative")
 	case l.Failures < 0 || l.Failures > 1:

@@ -87,9 +87,10 @@ func (r *run) send(ctx context.Context) error {
 type watch struct {
 	*run
 	look  *time.Ticker
-	kill  <-chan time.Time // nil when there are no more kills
+	kill  <-chan time.Time // nil when a kill is due, and when there are no more kills
 	kills *kills
-	next  Kill
+	next  *Kill // nil when there are no more kills
+	spare int   // how many messages are processed before the next kill
 	began time.Time
 	shown time.Time // the progress
 	empty time.Time // since when the queues are; zero while they are not
@@ -97,10 +98,32 @@ type watch struct {
 
 // schedule sets the timer to the next kill of the plan.
 func (w *watch) schedule() {
-	if w.KillEvery > 0 {
-		w.next = w.kills.next()
-		w.kill = time.After(time.Until(w.began.Add(w.next.At)))
+	w.kill, w.next = nil, nil
+	if w.KillEvery > 0 && (w.MaxKills == 0 || len(w.killed) < w.MaxKills) {
+		next := w.kills.next()
+		w.kill, w.next = time.After(time.Until(w.began.Add(next.At))), &next
 	}
+}
+
+// rounds is how many messages each handler processes between two kills, on average. Without this bound, kills on a slow
+// machine would come faster than messages are processed, and move innocent messages to the error queue.
+const rounds = 4
+
+// isDue reports whether the time of the next kill has come and enough messages are processed since the kill before.
+func (w *watch) isDue(processed int) bool {
+	return w.next != nil && w.kill == nil && processed >= w.spare
+}
+
+// killIfDue carries out the next kill if the kill is due.
+func (w *watch) killIfDue(processed int) {
+	if !w.isDue(processed) {
+		return
+	}
+	if w.workers.kill(w.next.Worker) {
+		w.killed = append(w.killed, *w.next)
+		w.spare = processed + rounds*w.Workers*w.Concurrency
+	}
+	w.schedule()
 }
 
 // untilQuiet returns nil when the queues have been empty for a while.
@@ -113,10 +136,7 @@ func (w *watch) untilQuiet(ctx context.Context) error {
 		case <-w.workers.failed:
 			return cmp.Or(context.Cause(ctx), errWorkers)
 		case <-w.kill:
-			if w.workers.kill(w.next.Worker) {
-				w.killed = append(w.killed, w.next)
-			}
-			w.schedule()
+			w.kill = nil // the next look finds the kill due
 		case <-w.look.C:
 			if quiet, err := w.inspectQueues(ctx); err != nil || quiet {
 				return err
@@ -138,8 +158,9 @@ func (w *watch) inspectQueues(ctx context.Context) (quiet bool, err error) {
 	}
 	w.showProgress(records, left, err)
 	if len(records.done) >= w.Messages-w.Poison {
-		w.kill = nil // the rest is poison
+		w.next = nil // the rest is poison
 	}
+	w.killIfDue(len(records.done))
 	switch {
 	case left > 0 || err != nil:
 		w.empty = time.Time{}
