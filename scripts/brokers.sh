@@ -2,45 +2,46 @@
 # The brokers that the tests run on.
 #
 #   brokers.sh up       finds or starts them; prints their URLs as shell exports
-#   brokers.sh down     stops what up has started, and nothing else
+#   brokers.sh down     stops the brokers that up has started, and no others
 #   brokers.sh status   prints which answer
 #
-# In this order: the broker that HOLDFAST_TEST_AMQP or HOLDFAST_TEST_POSTGRES names; one that
-# answers on the usual port of this machine (a RabbitMQ only if it lets tests create virtual hosts); one of our own from the Debian packages,
-# installed if need be; one in a container by compose.yaml. What is started listens on
-# the loopback interface only, keeps its data apart from that of the system's own server,
-# and is remembered in .tmp/brokers.
+# In this order: the broker that HOLDFAST_TEST_AMQP or HOLDFAST_TEST_POSTGRES names; the broker that an earlier up has
+# started; the broker on the usual port of this machine, if it lets guest, or user postgres, in (a RabbitMQ only if it
+# lets tests create virtual hosts); a new broker from the installed programs, on Debian after their installation; a
+# container by compose.yaml. A broker that up starts belongs to this clone: it listens on an unused port of the loopback
+# interface, keeps its data apart from those of the system's own server, and is remembered in .tmp/brokers. Other clones
+# have their own.
 #
-# What stands in for Amazon SQS and Azure Service Bus is started by each test process for itself (internal/brokertest); up
-# sees to the packages that it needs.
+# What stands in for Amazon SQS and Azure Service Bus is started by each test process for itself (internal/brokertest);
+# up installs the packages that it needs.
 #
-# HOLDFAST_AMQP_PORT and HOLDFAST_POSTGRES_PORT look and start on other ports, HOLDFAST_BROKERS remembers in
-# another folder, and HOLDFAST_TEST_RABBITMQ_BIN is a folder with other programs of RabbitMQ than the installed.
+# HOLDFAST_AMQP_PORT and HOLDFAST_POSTGRES_PORT are the usual ports, HOLDFAST_BROKERS is another folder to remember in,
+# and HOLDFAST_TEST_RABBITMQ_BIN a folder with other programs of RabbitMQ than the installed.
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+scripts=$(dirname "${BASH_SOURCE[0]}")
+scripts=$(cd "$scripts" && pwd)
+source "$scripts/lib.sh"
+source "$scripts/brokers-rabbitmq.sh"
+source "$scripts/brokers-postgres.sh"
 
 state=${HOLDFAST_BROKERS:-$PWD/.tmp/brokers}
-amqp_port=${HOLDFAST_AMQP_PORT:-5672}
-postgres_port=${HOLDFAST_POSTGRES_PORT:-5432}
-patience=120s # a first start on a slow machine
+# shellcheck disable=SC2034 # for the files above
+usual_limit=3s # for a broker on the usual port to answer: another program may listen there, and say nothing
+patience=120   # seconds for a first start on a slow machine
 
 main() {
 	case ${1:-} in
-	up)
-		prepare
-		amqp_up
-		postgres_up
-		programs
-		scripts/node.sh >/dev/null
-		;;
+	up) up ;;
 	down)
+		[[ -d $state ]] || return 0
+		lock "$state/lock"
 		amqp_down
 		postgres_down
 		;;
 	status)
 		prepare
-		amqp_running >/dev/null || say "RabbitMQ: none"
-		postgres_running >/dev/null || say "PostgreSQL: none"
+		amqp_find || say "RabbitMQ: none"
+		postgres_find || say "PostgreSQL: none"
 		;;
 	*)
 		sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
@@ -49,293 +50,174 @@ main() {
 	esac
 }
 
+# up starts both brokers before it waits for either.
+up() {
+	local begin=$SECONDS installed
+	installed=$(installed_seconds)
+	prepare
+	amqp_find || true
+	postgres_find || true
+	install_missing
+	[[ -n $amqp_url ]] || amqp_start
+	[[ -n $postgres_url ]] || postgres_start
+	scripts/node.sh >/dev/null
+	[[ -n $amqp_url ]] || amqp_await
+	[[ -n $postgres_url ]] || postgres_await
+	give HOLDFAST_TEST_AMQP "$amqp_url"
+	[[ -z $amqp_control ]] || give HOLDFAST_TEST_RABBITMQCTL "$amqp_control"
+	give HOLDFAST_TEST_POSTGRES "$postgres_url"
+	say "brokers ready in $((SECONDS - begin)) s; installed in $(($(installed_seconds) - installed)) s"
+}
+
 # prepare builds the program that knows whether a broker answers.
 prepare() {
 	mkdir -p "$state"
-	chmod 700 "$state" # it holds a password
+	chmod 700 "$state" 2>/dev/null || # it holds a password
+		fail "$state belongs to another user: remove it, or name another folder in HOLDFAST_BROKERS"
+	lock "$state/lock"
 	CGO_ENABLED=0 go build -o "$state/probe" ./scripts/probe
 }
 
 # answers prints the first of the URLs that lets us in.
-answers() { "$state/probe" "$@" 2>/dev/null; }
+answers() { "$state/probe" "$@" 2>"$state/why"; }
 
-# wait_for waits for a broker that was started, and shows its log when it does not come.
-wait_for() { # what log url
-	say "waiting for $1, for up to $patience"
-	"$state/probe" -wait "$patience" "$3" >/dev/null && return
-	[[ ! -r $2 ]] || tail -n 20 "$2" >&2
-	fail "$1 was started but does not answer"
+# why says why none of the URLs let us in, or nothing when no program listens.
+why() { grep -v 'connection refused' "$state/why" | head -n 1 || true; }
+
+# named checks the broker that the user has named in a variable.
+named() { # variable
+	answers "${!1}" >/dev/null ||
+		fail "the broker of $1 does not let us in ($(head -n 1 "$state/why")): start it, or unset $1"
 }
 
-# programs sees to the servers' programs, of which tests that stop or kill a broker, or pool its connections, start one of
-# their own, also where the shared brokers are elsewhere. Without them those tests fail.
-programs() {
-	can_install || return 0
-	rabbitmq_server >/dev/null || install rabbitmq-server
-	compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || install postgresql
-	PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || install pgbouncer
+# missing prints the packages without which some tests cannot start a server of their own, also where the shared brokers
+# are elsewhere.
+missing() {
+	rabbitmq_program rabbitmq-server >/dev/null || echo rabbitmq-server
+	postgres_program initdb >/dev/null || echo postgresql
+	PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || echo pgbouncer
+	[[ -e internal/brokertest/node/node_modules/.holdfast ]] || command -v npm >/dev/null || echo npm
+}
+
+# install_missing installs all packages at once.
+install_missing() {
+	local packages
+	packages=$(missing | tr '\n' ' ')
+	packages=${packages% }
+	[[ -n $packages ]] || return 0
+	if can_install; then
+		# shellcheck disable=SC2086 # words
+		install $packages
+		packages=$(missing | tr '\n' ' ')
+		packages=${packages% }
+	fi
+	[[ -z $packages ]] || say "not installed: $packages. Tests that need these programs fail;" \
+		"install them, or run this as a user who may install packages by apt"
 }
 
 # give prints a variable for eval. The URLs that we make have nothing to be quoted, but
 # one given by the user may.
 give() { printf 'export %s=%q\n' "$1" "$2"; }
 
-# free_port is the port itself, or another one where that is taken.
-free_port() {
-	local port=$1
-	while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
-		port=$((port + 10000))
-		((port < 65536)) || fail "no free port found from $1 up"
-	done
-	echo "$port"
-}
+without_password() { sed -E 's#(//[^:/@]*):[^@]*@#\1@#' <<<"$1"; }
 
 remember() { printf '%s' "$2" >"$state/$1"; }
 
 recall() { cat "$state/$1" 2>/dev/null; }
 
+# free_port prints an unused port, below those that the system gives to outgoing connections. Another program may take
+# the port before the broker does: then the broker ends, and is started with other ports.
+free_port() {
+	local port
+	for _ in {1..100}; do
+		port=$((20000 + RANDOM % 12000))
+		listens "$port" || { echo "$port" && return; }
+	done
+	fail "no unused port found on 127.0.0.1"
+}
+
+listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# --- Processes
+
+# launch starts a server in the folder $PWD that outlives this process and its terminal. The server's number is written
+# down by the process that becomes the server, which holds the lock until then: no later up or down overlooks it.
+launch() { # name command…
+	local name=$1 pid
+	shift
+	(
+		exec >"$state/$name.log" 2>&1 </dev/null
+		pid=$BASHPID
+		remember "$name.pid" "$pid $(started_at "$pid")"
+		! command -v setsid >/dev/null || exec setsid "$@" 9>&-
+		exec "$@" 9>&- # macOS
+	) &
+}
+
+# runs prints the number of a server that was launched, if it still runs. The number may be another process's by now,
+# which has started at another time.
+runs() { # name
+	local pid started
+	read -r pid started < <(recall "$1.pid" && echo) || return 1
+	[[ -n $started && $(started_at "$pid") == "$started" ]] && echo "$pid"
+}
+
+# started_at prints when a process started, or nothing when it has ended.
+started_at() { # pid
+	local stat
+	if [[ -d /proc/self ]]; then
+		stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
+		read -r -a stat <<<"${stat##*) }" # the name before may hold spaces
+		[[ ${stat[0]} == Z ]] || echo "${stat[19]}"
+	else
+		ps -o lstart= -p "$1" || true
+	fi
+}
+
+# wait_for waits until a server that was launched answers. It returns 1 when the server has ended.
+wait_for() { # server name url
+	local since=$SECONDS said=$SECONDS
+	until answers -wait 1s "$3" >/dev/null; do
+		runs "$2" >/dev/null || return 1
+		((SECONDS - since < patience)) ||
+			fail "$1 does not answer within $patience s; its log is $state/$2.log, and brokers.sh down stops it"
+		((SECONDS - said < 10)) || { said=$SECONDS && say "still waiting for $1 after $((SECONDS - since)) s"; }
+	done
+}
+
+# restart_until_answers restarts a server that ends: another program may have taken its port.
+restart_until_answers() { # server name url-file start
+	local attempt
+	for attempt in 1 2 3; do
+		((attempt == 1)) || "$4"
+		! wait_for "$1" "$2" "$(recall "$3")" || return 0
+		tail -n 20 "$state/$2.log" >&2
+	done
+	fail "$1 ends right after its start; its log is $state/$2.log"
+}
+
+# stop ends a server that was launched, if it still runs.
+stop() { # server name signal
+	local pid
+	if pid=$(runs "$2"); then
+		say "stopping $1"
+		kill -s "$3" "$pid"
+		for _ in {1..300}; do
+			runs "$2" >/dev/null || break
+			sleep 0.1
+		done
+		! runs "$2" >/dev/null || { say "$1 does not stop; killing it" && kill -s KILL "$pid"; }
+	fi
+	rm -f "$state/$2.pid" "$state/$2.log"
+}
+
+# --- Containers
+
 has_docker() { docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; }
 
-compose() { docker compose --project-name holdfast-test "$@" >&2; }
+# compose works on the containers of this folder alone.
+compose() { docker compose --project-name "$(compose_project)" "$@" >&2; }
 
-# --- RabbitMQ
-
-amqp_up() {
-	if [[ -n ${HOLDFAST_TEST_AMQP:-} ]]; then
-		"$state/probe" "$HOLDFAST_TEST_AMQP" >/dev/null || fail "the broker of HOLDFAST_TEST_AMQP does not answer"
-		give HOLDFAST_TEST_AMQP "$HOLDFAST_TEST_AMQP"
-	elif ! amqp_running; then
-		amqp_start
-		amqp_running || fail "RabbitMQ does not answer any more"
-	fi
-}
-
-amqp_running() {
-	local url own candidates=()
-	own=$(recall amqp.url) && candidates+=("$own")
-	# Other programs than the installed are asked for: what runs on the usual port is not of them.
-	[[ -n ${HOLDFAST_TEST_RABBITMQ_BIN:-} ]] || candidates+=("amqp://guest:guest@127.0.0.1:$amqp_port/")
-	((${#candidates[@]} > 0)) && url=$(answers "${candidates[@]}") || return 1
-	if [[ $url != "$own" ]] && ! lets_vhosts; then
-		say "RabbitMQ on port $amqp_port lets this user create no virtual hosts, so tests cannot run beside each other on it"
-		return 1
-	fi
-	say "RabbitMQ: $(without_password "$url")"
-	give HOLDFAST_TEST_AMQP "$url"
-	[[ $url != "$own" || ! -x $state/rabbitmq/rabbitmqctl ]] || give HOLDFAST_TEST_RABBITMQCTL "$state/rabbitmq/rabbitmqctl"
-}
-
-# lets_vhosts reports whether tests may create virtual hosts on the broker of the usual port, by rabbitmqctl or by the
-# HTTP API. Packages that are tested beside each other need one each.
-lets_vhosts() {
-	timeout 30 rabbitmqctl --quiet list_vhosts >/dev/null 2>&1 ||
-		curl --fail --silent --max-time 5 --user guest:guest http://127.0.0.1:15672/api/vhosts >/dev/null 2>&1
-}
-
-amqp_start() {
-	if rabbitmq_server >/dev/null; then
-		amqp_start_own
-	elif can_install; then
-		install rabbitmq-server
-		# Where there is an init system, the package starts the server itself.
-		amqp_running >/dev/null || amqp_start_own
-	elif has_docker; then
-		compose up --detach --wait rabbitmq
-		remember amqp.compose yes
-		remember amqp.url "amqp://guest:guest@127.0.0.1:$amqp_port/"
-	else
-		fail "the tests need a RabbitMQ that takes guest/guest on 127.0.0.1:$amqp_port:" \
-			"start one, or name one in HOLDFAST_TEST_AMQP, or start docker, or run this as a user" \
-			"who may install packages by apt"
-	fi
-}
-
-# rabbitmq_server is the server itself: what is on the PATH of a Debian system refuses to
-# run for anybody but root and rabbitmq.
-rabbitmq_server() {
-	local server=${HOLDFAST_TEST_RABBITMQ_BIN:-/usr/lib/rabbitmq/bin}/rabbitmq-server
-	if [[ -x $server ]]; then echo "$server"; else command -v rabbitmq-server; fi
-}
-
-# amqp_start_own starts a node with its own name, folder and ports.
-amqp_start_own() {
-	local home=$state/rabbitmq port
-	rabbitmq_server >/dev/null || fail "RabbitMQ could not be installed"
-	port=$(free_port "$amqp_port")
-	mkdir -p "$home"
-	free_port 4370 >"$home/epmd" # a port mapper of our own: the system's may be older, or closed to us
-	cat >"$home/rabbitmq.conf" <<-END
-		listeners.tcp.default = 127.0.0.1:$port
-		log.file.level = warning
-		# A test machine with a full disk or little memory is to fail loudly, not to block senders.
-		disk_free_limit.absolute = 64MB
-	END
-	say "starting RabbitMQ on 127.0.0.1:$port"
-	(
-		exec >"$home/output" 2>&1 </dev/null
-		umask 077
-		allow_files
-		cd "$home"
-		HOME=$home \
-			RABBITMQ_NODENAME=holdfast-$port@localhost \
-			RABBITMQ_DIST_PORT="$(free_port 25673)" \
-			ERL_EPMD_ADDRESS=127.0.0.1 \
-			ERL_EPMD_PORT="$(<epmd)" \
-			RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS='-kernel inet_dist_use_interface {127,0,0,1}' \
-			RABBITMQ_CONFIG_FILE=$home/rabbitmq.conf \
-			RABBITMQ_ADVANCED_CONFIG_FILE=$home/none \
-			RABBITMQ_CONF_ENV_FILE=$home/none \
-			RABBITMQ_MNESIA_BASE=$home/data \
-			RABBITMQ_LOG_BASE=$home/log \
-			RABBITMQ_ENABLED_PLUGINS_FILE=$home/plugins \
-			RABBITMQ_PID_FILE=$home/pid \
-			setsid "$(rabbitmq_server)" &
-	)
-	control >"$home/rabbitmqctl"
-	chmod 700 "$home/rabbitmqctl"
-	remember amqp.url "amqp://guest:guest@127.0.0.1:$port/"
-	wait_for RabbitMQ "$home/output" "$(recall amqp.url)"
-}
-
-# allow_files raises the limit of open files to 16,384 for what this shell starts. A queue has files of its own: with 1,024 a node
-# stops to answer at four virtual hosts with delay queues.
-allow_files() {
-	[[ $(ulimit -n) == unlimited || $(ulimit -n) -ge 16384 ]] || ulimit -n 16384 ||
-		say "RabbitMQ may open only $(ulimit -n) files: raise the hard limit (ulimit -Hn) to 16384"
-}
-
-# control writes a program that is rabbitmqctl for our node.
-control() {
-	cat <<-END
-		#!/bin/sh
-		HOME='$home' ERL_EPMD_PORT=$(<"$home/epmd") RABBITMQ_NODENAME=holdfast-$port@localhost \\
-			RABBITMQ_CONF_ENV_FILE='$home/none' exec '$(dirname "$(rabbitmq_server)")/rabbitmqctl' "\$@"
-	END
-}
-
-amqp_down() {
-	if [[ -e $state/amqp.compose ]]; then
-		compose rm --stop --force --volumes rabbitmq
-	elif [[ -s $state/rabbitmq/pid ]]; then
-		stop_process RabbitMQ "$(<"$state/rabbitmq/pid")" "$state/rabbitmq"
-		ERL_EPMD_PORT=$(<"$state/rabbitmq/epmd") epmd -kill >/dev/null 2>&1 || true
-	fi
-	rm -rf "$state/amqp.compose" "$state/amqp.url" "$state/rabbitmq"
-}
-
-# stop_process ends a process that we started: one whose command line names its folder, for
-# the number may have gone to another one since.
-stop_process() { # what pid folder
-	tr '\0' ' ' 2>/dev/null <"/proc/$2/cmdline" | grep -qF -- "$3" || return 0
-	say "stopping $1"
-	kill "$2"
-	for _ in {1..60}; do
-		kill -0 "$2" 2>/dev/null || return 0
-		sleep 0.5
-	done
-	say "$1 does not stop; killing it"
-	kill -9 "$2"
-}
-
-# --- PostgreSQL
-
-postgres_up() {
-	if [[ -n ${HOLDFAST_TEST_POSTGRES:-} ]]; then
-		"$state/probe" "$HOLDFAST_TEST_POSTGRES" >/dev/null || fail "the server of HOLDFAST_TEST_POSTGRES does not answer"
-		give HOLDFAST_TEST_POSTGRES "$HOLDFAST_TEST_POSTGRES"
-	elif ! postgres_running; then
-		postgres_start
-		postgres_running || fail "PostgreSQL does not answer any more"
-	fi
-}
-
-postgres_running() {
-	local url own candidates=()
-	own=$(recall postgres.url) && candidates+=("$own")
-	for user in postgres root; do
-		for database in test postgres; do
-			candidates+=("postgres://$user@127.0.0.1:$postgres_port/$database?sslmode=disable")
-		done
-	done
-	url=$(answers "${candidates[@]}") || return 1
-	say "PostgreSQL: $(without_password "$url")"
-	give HOLDFAST_TEST_POSTGRES "$url"
-}
-
-postgres_start() {
-	if can_install; then
-		postgres_installed || install postgresql
-		postgres_start_own
-	elif has_docker; then
-		compose up --detach --wait postgres
-		remember postgres.compose yes
-		remember postgres.url "postgres://holdfast:holdfast@127.0.0.1:$postgres_port/holdfast?sslmode=disable"
-	else
-		fail "the tests need a PostgreSQL that lets user postgres in on 127.0.0.1:$postgres_port:" \
-			"start one, or name one in HOLDFAST_TEST_POSTGRES, or start docker, or run this as a user" \
-			"who may install packages by apt"
-	fi
-}
-
-# postgres_installed reports whether there is a server that Debian's tools can run.
-postgres_installed() {
-	command -v pg_createcluster >/dev/null && compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null
-}
-
-# postgres_start_own makes a cluster of our own beside those of the system, so that neither
-# their data nor their access rules are touched. Its one user may do everything there, as
-# user postgres may elsewhere, so it has a password that nobody can guess.
-postgres_start_own() {
-	local port version password cluster=holdfast
-	postgres_installed || fail "PostgreSQL could not be installed"
-	port=$(free_port "$postgres_port")
-	[[ $port == "$postgres_port" ]] || cluster=holdfast$port # the other one may be in use
-	version=$(compgen -G '/usr/lib/postgresql/*/bin/postgres' | cut -d / -f 5 | sort -V | tail -n 1)
-	password=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
-	postgres_drop "$version/$cluster"
-	say "starting PostgreSQL $version on 127.0.0.1:$port"
-	remember postgres.cluster "$version/$cluster"
-	as_root pg_createcluster --port "$port" "$version" "$cluster" -- \
-		--auth-local=peer --auth-host=scram-sha-256 </dev/null >"$state/postgres.log" 2>&1 ||
-		fail "pg_createcluster: $(<"$state/postgres.log")"
-	as_root pg_ctlcluster "$version" "$cluster" start </dev/null >&2
-	as_postgres psql --quiet --port "$port" --dbname postgres <<-END >&2
-		\set ON_ERROR_STOP on
-		CREATE ROLE holdfast LOGIN SUPERUSER PASSWORD '$password';
-		CREATE DATABASE holdfast OWNER holdfast;
-	END
-	remember postgres.url "postgres://holdfast:$password@127.0.0.1:$port/holdfast?sslmode=disable"
-	wait_for PostgreSQL "/var/log/postgresql/postgresql-$version-$cluster.log" "$(recall postgres.url)"
-}
-
-# as_postgres runs a command as the system's user postgres, in a folder that it may enter.
-as_postgres() {
-	(
-		cd /
-		if [[ $(id -u) == 0 ]]; then
-			setpriv --reuid postgres --regid postgres --init-groups -- "$@"
-		else
-			sudo -u postgres "$@"
-		fi
-	)
-}
-
-postgres_down() {
-	if [[ -e $state/postgres.compose ]]; then
-		compose rm --stop --force --volumes postgres
-	elif [[ -e $state/postgres.cluster ]]; then
-		say "stopping PostgreSQL"
-		postgres_drop "$(recall postgres.cluster)"
-	fi
-	rm -f "$state/postgres.compose" "$state/postgres.cluster" "$state/postgres.url" "$state/postgres.log"
-}
-
-# postgres_drop removes a cluster of ours, if there is one: version/name.
-postgres_drop() {
-	[[ -d /etc/postgresql/$1 ]] || return 0
-	as_root pg_dropcluster --stop "${1%/*}" "${1#*/}" </dev/null >&2
-}
-
-without_password() { sed -E 's#(//[^:/@]*):[^@]*@#\1@#' <<<"$1"; }
+compose_project() { printf 'holdfast-%s' "$(printf '%s' "$state" | cksum | cut -d ' ' -f 1)"; }
 
 main "$@"

@@ -9,9 +9,6 @@ folder=$PWD/internal/brokertest/node
 oldest=22.5 # what fauxqs needs: the SQLite of Node.js
 
 main() {
-	# One at a time, where the system can tell.
-	exec 9>"$folder/.installing"
-	! command -v flock >/dev/null || flock 9
 	installed || install_packages
 	node || fail "the tests' brokers need Node.js $oldest or later on the PATH"
 }
@@ -20,12 +17,18 @@ main() {
 installed() { cmp -s "$folder/package-lock.json" "$folder/node_modules/.holdfast"; }
 
 install_packages() {
+	local since
+	lock "$folder/.installing"
+	! installed || return 0 # by the process that held the lock
 	if ! command -v npm >/dev/null && can_install; then install npm; fi
 	command -v npm >/dev/null || fail "the tests' brokers need npm: install Node.js $oldest or later," \
 		"or run this as a user who may install packages by apt"
-	say "installing the packages of internal/brokertest/node"
-	(cd "$folder" && npm ci --loglevel=error </dev/null >&2)
+	since=$SECONDS
+	say "installing the packages of internal/brokertest/node by npm"
+	(cd "$folder" && npm ci --prefer-offline --no-audit --no-fund --loglevel=error </dev/null >&2) ||
+		fail "npm ci failed in internal/brokertest/node: it needs the network, or a cache of npm with the packages"
 	cp "$folder/package-lock.json" "$folder/node_modules/.holdfast"
+	took "$since" the packages of internal/brokertest/node
 }
 
 # node is the packaged Node.js, or the system's own where that one does not run.

@@ -3,6 +3,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestErrorsTellWhyButNoPassword(t *testing.T) {
@@ -12,7 +13,7 @@ func TestErrorsTellWhyButNoPassword(t *testing.T) {
 		"redis://u:secret@127.0.0.1/":       "neither amqp:// nor postgres://",
 		"amqp://u:secret@[/":                "cannot be parsed",
 	} {
-		found, err := first(t.Context(), []string{u}, 0)
+		found, err := first(t.Context(), []string{u}, 0, time.Minute)
 		if err == nil {
 			t.Errorf("%s answers: %s", u, found)
 			continue
