@@ -15,8 +15,16 @@ FUZZTIME ?= 10s
 BENCH ?= .
 BENCHTIME ?= 1s
 COUNT ?= 1
+BASE ?= origin/main
+LAST ?= test
+export BASE
 SUITE ?= trixie
 RUN ?=
+# As it was written: a pattern such as ^TestName$/sub is no variable of make.
+override RUN := $(value RUN)
+# The race detector: -race, or empty.
+RACE ?= -race
+export RACE
 
 # Makes the brokers' URLs known to what follows. Apart from eval, so that a failure is seen.
 WITH_BROKERS = urls=$$(scripts/brokers.sh up); eval "$$urls"
@@ -25,6 +33,8 @@ WITH_BROKERS = urls=$$(scripts/brokers.sh up); eval "$$urls"
 BESIDE ?= 3
 # Packages one at a time, where tests load a broker and all cores.
 ONE_BY_ONE = -count=1 -p=1
+# The tests that RUN names, if any.
+ONLY = $(if $(RUN),-run='$(RUN)')
 # The modules of go.work. What looks at one module by itself runs without the workspace.
 MODULES = . bench cmd/holdfast drivertests examples
 EACH_MODULE = export GOWORK=off; for module in $(MODULES); do cd '$(CURDIR)'/$$module;
@@ -40,22 +50,34 @@ demo: bin/holdfast ## Builds the command and works through a file of orders on t
 
 .PHONY: check
 check: lint ## What needs neither a broker nor a C compiler: lint and short tests, within 90 s once all is compiled
-	CGO_ENABLED=0 go test -short -p=$(BESIDE) $(PKG)
+	$(MAKE) unit RACE=
+
+.PHONY: unit
+unit: go ## The tests that need no broker, with -race
+	scripts/test.sh unit 'make unit' pkgname '$(PKG)' -short -p=$(BESIDE) -timeout=20m $(ONLY)
 
 .PHONY: test
-test: go compiler ## All that must hold at every commit, with -race, on real brokers; installs and starts what is missing
-# All is compiled first, for there both cores help.
-	CGO_ENABLED=1 go build -race $(PKG)
-	$(WITH_BROKERS); CGO_ENABLED=1 go test -race -count=1 -p=$(BESIDE) -timeout=20m $(PKG)
+test: go ## All that must hold at every commit, with -race, on real brokers; installs and starts what is missing
+	scripts/test.sh test 'make test' pkgname '$(PKG)' -count=1 -p=$(BESIDE) -timeout=20m $(ONLY)
+
+.PHONY: touched
+touched: go ## Before a commit: lint, and the tests of what differs from BASE (origin/main) and of its importers without brokers
+	scripts/touched.sh
+
+.PHONY: testtime
+testtime: ## The slowest packages and tests of the last run; LAST=test-faults for those of make test-faults
+	.tmp/testreport packages .tmp/$(LAST).json | head -n 25
+	.tmp/gotestsum tool slowest --jsonfile .tmp/$(LAST).json --threshold 2s | head -n 100
 
 # The tests that call brokertest.Fault, and their packages.
 FAULT_TESTS = $(or $(RUN),^TestChaos)
-FAULT_PACKAGES = $(shell grep -rl --include='*_test.go' '^func TestChaos' . | xargs -n 1 dirname | sort -u)
+FAULT_PACKAGES = $(if $(findstring ...,$(PKG)),$(shell grep -rl --include='*_test.go' '^func TestChaos' . | xargs -n 1 dirname | sort -u),$(PKG))
 SIZE ?= full
+FAULT_LIMITS = $(if $(filter short,$(SIZE)),-p=$(BESIDE) -timeout=30m,-p=1 -timeout=2h)
 
 .PHONY: test-faults
-test-faults: go compiler ## Kills, restarts, torture, pgbouncer, old versions, bad days: SIZE=short is what CI runs, full (the default) takes hours
-	$(WITH_BROKERS); HOLDFAST_FAULTS=$(SIZE) CGO_ENABLED=1 go test -race -v $(ONE_BY_ONE) -timeout=2h -run='$(FAULT_TESTS)' $(FAULT_PACKAGES)
+test-faults: go ## Kills, restarts, torture, pgbouncer, old versions, bad days: SIZE=short is what CI runs, full (the default) takes hours
+	HOLDFAST_FAULTS=$(SIZE) scripts/test.sh test-faults 'make test-faults SIZE=$(SIZE)' testname '$(FAULT_PACKAGES)' -count=1 $(FAULT_LIMITS) -run='$(FAULT_TESTS)'
 	$(if $(RUN)$(filter short,$(SIZE)),,HOLDFAST_TEST_SERVICEBUS= $(MAKE) test-azure PROFILE='$(PROFILES)')
 
 .PHONY: bench-faults
@@ -120,7 +142,7 @@ fuzz: go ## Every fuzz target for FUZZTIME (10s)
 .PHONY: cover
 cover: go ## How much of the code the tests run; the page is .tmp/cover.html
 	mkdir -p .tmp
-	$(WITH_BROKERS); go test $(ONE_BY_ONE) -timeout=15m -coverpkg=github.com/holdfast-go/holdfast/... -coverprofile=.tmp/cover.out $(PKG)
+	$(WITH_BROKERS); go test $(ONE_BY_ONE) -timeout=15m -coverpkg=github.com/holdfast-go/holdfast/... -coverprofile=.tmp/cover.out $(ONLY) $(PKG)
 	go tool cover -html=.tmp/cover.out -o .tmp/cover.html
 	go tool cover -func=.tmp/cover.out | tail -n 1
 
