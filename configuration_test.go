@@ -3,8 +3,6 @@ package holdfast_test
 import (
 	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"path"
 	"regexp"
@@ -67,12 +65,8 @@ type fieldDoc struct{ name, doc string }
 // fieldDocs returns the exported fields of a struct with their doc comments.
 func fieldDocs(t *testing.T, folder, name string) (fields []fieldDoc) {
 	t.Helper()
-	packages, err := parser.ParseDir(token.NewFileSet(), folder, nil, parser.ParseComments) //nolint:staticcheck // build tags do not matter here
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range packages {
-		ast.Inspect(p, func(n ast.Node) bool {
+	for _, file := range codeOf(t, folder) {
+		ast.Inspect(file, func(n ast.Node) bool {
 			spec, ok := n.(*ast.TypeSpec)
 			if !ok || spec.Name.Name != name {
 				return true

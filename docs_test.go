@@ -3,8 +3,6 @@ package holdfast_test
 import (
 	"cmp"
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"os"
 	"path"
@@ -111,19 +109,92 @@ func casesIn(section string) (cases int) {
 	return cases
 }
 
-// What a page links to in this repository is there.
+var relativeLink = regexp.MustCompile(`\]\(([^)#:"\s]*)(?:#([^)\s]*))?\)`)
+
+// Each relative link of a page leads to a file of this repository, and its anchor, if it has one,
+// to a heading there.
 func TestLinksOfTheDocsLeadSomewhere(t *testing.T) {
-	pages, err := filepath.Glob("docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range append(pages, "README.md", "examples/README.md") {
-		for _, link := range regexp.MustCompile(`\]\(([^)#:"]+)(#[^)]*)?\)`).FindAllStringSubmatch(page(t, name), -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(name), link[1])); err != nil {
+	links := 0
+	for _, name := range pages(t) {
+		text := inline.ReplaceAllString(fence.ReplaceAllString(page(t, name), ""), "")
+		for _, link := range relativeLink.FindAllStringSubmatch(text, -1) {
+			links++
+			to := name
+			if link[1] != "" {
+				to = filepath.Join(filepath.Dir(name), link[1])
+			}
+			switch _, err := os.Stat(to); {
+			case err != nil:
 				t.Errorf("%s links to %s: %v", name, link[1], err)
+			case link[2] != "" && !slices.Contains(anchors(page(t, to)), link[2]):
+				t.Errorf("%s links to %s#%s, which no heading has", name, link[1], link[2])
 			}
 		}
 	}
+	if links < 200 {
+		t.Errorf("%d links found", links)
+	}
+}
+
+// The commands that pages name exist: targets of make, and scripts.
+func TestCommandsOfTheDocsExist(t *testing.T) {
+	makefile := page(t, "Makefile")
+	named := 0
+	for _, name := range pages(t) {
+		text := page(t, name)
+		if name == "CHANGELOG.md" {
+			continue // it names commands of the past
+		}
+		for _, target := range regexp.MustCompile("(?m)(?:`|^)make ([a-z/-]+)").FindAllStringSubmatch(text, -1) {
+			named++
+			if !regexp.MustCompile(`(?m)^` + target[1] + `:`).MatchString(makefile) {
+				t.Errorf("%s names make %s, which the Makefile does not have", name, target[1])
+			}
+		}
+		for _, script := range regexp.MustCompile(`\bscripts/[\w-]+\.(?:sh|txt)`).FindAllString(text, -1) {
+			named++
+			if _, err := os.Stat(script); err != nil {
+				t.Errorf("%s names %s: %v", name, script, err)
+			}
+		}
+	}
+	if named < 50 {
+		t.Errorf("%d commands found", named)
+	}
+}
+
+// pages returns the names of all pages for readers.
+func pages(t *testing.T) (names []string) {
+	t.Helper()
+	for _, pattern := range []string{
+		"*.md", "docs/*.md", "docs/*/*.md", "examples/*.md", "bench/*.md", "internal/brokertest/*/*.md",
+	} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, found...)
+	}
+	return names
+}
+
+// anchors returns the anchors of a page's headings as GitHub names them: in lower case, with a
+// hyphen for each space, and without other characters than letters, digits, hyphens and
+// underscores. The anchor of a second heading of the same name ends in -1.
+func anchors(text string) (names []string) {
+	text = fence.ReplaceAllString(text, "")
+	seen := map[string]int{}
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
+		name := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(heading[1])), " ", "-")
+		name = regexp.MustCompile(`[^\p{L}\p{N}_-]`).ReplaceAllString(name, "")
+		if n := seen[name]; n > 0 {
+			names = append(names, name+"-"+strconv.Itoa(n))
+		} else {
+			names = append(names, name)
+		}
+		seen[name]++
+	}
+	return names
 }
 
 func page(t *testing.T, name string) string {
@@ -138,23 +209,11 @@ func page(t *testing.T, name string) string {
 // testsByFolder has "folder/TestName" for every test, by the last element of its folder.
 func testsByFolder(t *testing.T) map[string]bool {
 	t.Helper()
-	var files []string
-	for _, pattern := range []string{"*/*_test.go", "*/*/*_test.go", "*/*/*/*_test.go"} {
-		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, found...)
-	}
 	tests := map[string]bool{}
-	for _, name := range files {
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, file := range testFiles(t) {
 		for _, decl := range file.Decls {
 			if f, ok := decl.(*ast.FuncDecl); ok && strings.HasPrefix(f.Name.Name, "Test") {
-				tests[path.Base(filepath.ToSlash(filepath.Dir(name)))+"/"+f.Name.Name] = true
+				tests[path.Base(path.Dir(file.path))+"/"+f.Name.Name] = true
 			}
 		}
 	}

@@ -2,9 +2,6 @@ package holdfast_test
 
 import (
 	"go/ast"
-	"go/parser"
-	"go/token"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -62,15 +59,7 @@ func checkSettings(t *testing.T, folder string, fields, options []string) {
 // urlDoc returns the doc comment of a driver's ParseURL.
 func urlDoc(t *testing.T, folder string) string {
 	t.Helper()
-	names, err := filepath.Glob(folder + "/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range names {
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, file := range codeOf(t, folder) {
 		for _, d := range file.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "ParseURL" {
 				return f.Doc.Text()

@@ -4,36 +4,16 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
-	"path/filepath"
-	"strings"
 	"testing"
 )
 
 // A test that sleeps is slow and still fails on a busy machine. In a synctest bubble a
 // sleep takes no time, so it is the one place for it.
 func TestTestsSleepOnlyInVirtualTime(t *testing.T) {
-	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && path != "." && strings.HasPrefix(entry.Name(), "."):
-			return filepath.SkipDir
-		case entry.IsDir() || !strings.HasSuffix(path, "_test.go"):
-			return nil
+	for _, file := range testFiles(t) {
+		for _, at := range sleeps(file.File) {
+			t.Errorf("%v: time.Sleep: wait for the event instead, or test in a synctest bubble", sources.Position(at))
 		}
-		fset := token.NewFileSet()
-		file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		for _, at := range sleeps(file) {
-			t.Errorf("%v: time.Sleep: wait for the event instead, or test in a synctest bubble", fset.Position(at))
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

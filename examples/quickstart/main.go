@@ -1,4 +1,5 @@
-// Command quickstart is an endpoint that takes an order in and hears that it was placed.
+// Command quickstart is an endpoint whose handler fails twice and succeeds at the third attempt.
+// README.md shows the program from the next line on.
 package main
 
 import (
@@ -10,40 +11,27 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-type PlaceOrder struct{ OrderID string }
-
-type OrderPlaced struct{ OrderID string }
+type PlaceOrder struct{ ID string }
 
 func main() {
 	ctx, stop := context.WithCancel(context.Background())
+	place := func(_ context.Context, s *endpoint.Session, m PlaceOrder) error {
+		fmt.Printf("order %s: attempt %d\n", m.ID, s.Attempt().N)
+		if s.Attempt().N < 3 {
+			return fmt.Errorf("order %s: no payment", m.ID) // the endpoint tries again
+		}
+		stop() // ends Run when the handler has returned
+		return nil
+	}
 	shop, err := endpoint.New(endpoint.Config{
-		Name: "shop", Transport: &inmemory.Transport{}, Install: true, // creates what is missing at the broker
-		Messages: []endpoint.Message{
-			endpoint.Command[PlaceOrder]("Shop.PlaceOrder").To("shop"), endpoint.Event[OrderPlaced]("Shop.OrderPlaced"),
-		},
-		Handlers: []endpoint.Handler{
-			endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m PlaceOrder) error {
-				return s.Publish(ctx, OrderPlaced(m)) // leaves when the handler has returned nil
-			}),
-			endpoint.Handle(func(_ context.Context, s *endpoint.Session, m OrderPlaced) error {
-				fmt.Printf("order %s was placed (attempt %d)\n", m.OrderID, s.Attempt().N)
-				stop()
-				return nil
-			}),
-		},
+		Name: "shop", Transport: &inmemory.Transport{}, Install: true, // creates the queues
+		Messages: []endpoint.Message{endpoint.Command[PlaceOrder]("Shop.PlaceOrder")},
+		Handlers: []endpoint.Handler{endpoint.Handle(place)},
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	go func() {
-		if shop.WaitReady(ctx) != nil {
-			return // Run returns the error
-		}
-		if err := shop.Send(ctx, PlaceOrder{OrderID: "4711"}); err != nil {
-			log.Print(err)
-		}
-	}()
-	if err := shop.Run(ctx); err != nil { // until ctx ends
-		log.Fatal(err)
-	}
+	m := PlaceOrder{ID: "42"}
+	go func() { log.Print("ready: ", shop.WaitReady(ctx), ", sent: ", shop.SendLocal(ctx, m)) }()
+	log.Print("stopped: ", shop.Run(ctx))
 }

@@ -2,5 +2,8 @@ package main
 
 func Example() {
 	main()
-	// Output: order 4711 was placed (attempt 1)
+	// Output:
+	// order 42: attempt 1
+	// order 42: attempt 2
+	// order 42: attempt 3
 }
