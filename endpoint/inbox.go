@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,16 +30,16 @@ type inbox struct {
 	pausing atomic.Int64 // when looking at arrival goes on after a failure, in Unix nanoseconds
 
 	duplicates atomic.Int64
-	unnamed    atomic.Bool // a message without an id was logged
+	unnamed    sync.Map // the queues in which a message without an id was logged
 }
 
 // recognize reports whether the message was handled before. Its error is that of a message with the id of another, or
 // of the database.
 func (b *inbox) recognize(ctx context.Context, a *attempt) (handled bool, err error) {
 	if !isNamed(a.id) {
-		if !b.unnamed.Swap(true) {
-			a.log().WarnContext(ctx, "a message has no id: each delivery of such a message is handled, because none is recognized",
-				slog.String("queue", a.queue))
+		if _, logged := b.unnamed.LoadOrStore(a.queue, nil); !logged {
+			a.log().WarnContext(ctx, "a message has no id, so the inbox recognizes no second delivery of it: let its sender set a message id, "+
+				"or set Message.ID in the Translate function of the transport", slog.String("queue", a.queue))
 		}
 		return false, nil
 	}

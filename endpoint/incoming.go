@@ -44,8 +44,10 @@ type incoming struct {
 // number when the database of the broker is restored, or the queue is created anew.
 const numberedID = "native:"
 
-// isNamed reports whether id is that of a message that has one which no other message has.
-func isNamed(id string) bool { return id != "" && !strings.HasPrefix(id, numberedID) }
+// isNamed reports whether the sender has given the message its id, so that no other message has the same id.
+func isNamed(id string) bool {
+	return id != "" && !strings.HasPrefix(id, numberedID) && !transport.IsContentID(id)
+}
 
 func (l *live) newIncoming(d transport.Delivery, slot *pump.Slot, queue string) *incoming {
 	in := &incoming{e: l.e, live: l, delivery: d, slot: slot, queue: queue}

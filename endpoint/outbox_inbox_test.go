@@ -89,11 +89,23 @@ func TestAMessageWithoutAnIDIsHandledAtEachDelivery(t *testing.T) {
 	})
 }
 
-// The number of a row identifies its message only until the database is restored, or the table is created anew.
-func TestTheNumberOfARowIsNoID(t *testing.T) {
+// The number of a row identifies its message only until the database is restored, or the table is created anew. A hash of the
+// content identifies no message.
+func TestAnIDThatNoSenderGaveIsNotRecorded(t *testing.T) {
+	for name, sent := range map[string]transport.Message{
+		"number": {NativeID: "17"}, "content": {ID: transport.ContentID([16]byte{17})},
+	} {
+		t.Run(name, func(t *testing.T) { testNoID(t, sent) })
+	}
+}
+
+func testNoID(t *testing.T, sent transport.Message) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		var tries atomic.Int32
 		cfg := harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o harness.PlaceOrder) error {
+			if s.HasID() {
+				t.Errorf("the message has the id %q", s.MessageID())
+			}
 			if tries.Add(1)%2 == 1 { // so that the second attempt is at a copy
 				return recoverability.RetryAfter(errNo, time.Second)
 			}
@@ -102,9 +114,10 @@ func TestTheNumberOfARowIsNoID(t *testing.T) {
 		cfg.Outbox = db
 		r := harness.Start(t, cfg)
 		for range 2 {
-			m := &transport.Message{NativeID: "17", Body: []byte(`{"ID":"1"}`)}
-			m.Headers.Set(header.EnclosedMessageTypes, "Shop.PlaceOrder")
-			if err := broker.Put("sales", m); err != nil {
+			m := sent
+			m.Body = []byte(`{"ID":"1"}`)
+			m.Headers = header.New(header.Field{Name: header.EnclosedMessageTypes, Value: "Shop.PlaceOrder"})
+			if err := broker.Put("sales", &m); err != nil {
 				t.Fatal(err)
 			}
 			pass(time.Minute)

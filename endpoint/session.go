@@ -35,9 +35,14 @@ type Session struct {
 
 var _ pipeline.Sender = (*Session)(nil)
 
-// MessageID returns the id of the message, the same at every attempt. It is "native:" and the broker's number for a message
-// that its sender has given none, and "" where there is no number.
+// MessageID returns the id of the message, the same at every attempt. If the sender has given the message no id, MessageID
+// returns "native:" and the broker's number of the message, or on RabbitMQ "content:" and a hash of the message, or "".
+// Several messages may have such an id, see [Session.HasID].
 func (s *Session) MessageID() string { return s.in.id }
+
+// HasID reports whether the sender has given the message its id. If not, the inbox does not recognize a second delivery of
+// the message, and another message may have the same [Session.MessageID], so do not use that as an idempotency key.
+func (s *Session) HasID() bool { return isNamed(s.in.id) }
 
 // Header returns the value of a header of the message, or "".
 func (s *Session) Header(name string) string { return s.in.receive.Headers.Get(name) }

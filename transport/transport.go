@@ -161,7 +161,8 @@ type Attempt struct {
 
 // Message is a message. Its creator owns it until it is passed on; afterwards it must not be changed.
 type Message struct {
-	// ID is the message's identity: the same over retries, delays and copies.
+	// ID is the message's identity: the same over retries, delays and copies. It is empty, or a [ContentID], if the sender
+	// gave the message no id and the broker has none.
 	ID string
 	// NativeID is the broker's own id of a received message, if it has one, and of copies that the endpoint makes of it.
 	// It is not sent.

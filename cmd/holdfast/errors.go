@@ -85,8 +85,8 @@ func (s *selecting) parse(ids []string, now time.Time) (err error) {
 	case s.changes == "":
 	case unfiltered && s.first == 0 && !s.all:
 		return usagef("no messages are selected to %s: give ids, filters or --first N, or --all for the whole queue", s.changes)
-	case !unfiltered && s.all:
-		return usagef("--all selects the whole queue: leave it out when ids or filters are given")
+	case !unfiltered && s.all && len(ids) == 0:
+		return usagef("--all selects the whole queue: leave it out when filters are given")
 	}
 	return nil
 }

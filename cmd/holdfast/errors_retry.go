@@ -50,7 +50,7 @@ func (a *app) takeCommand(t *taking, cmd *cobra.Command) *cobra.Command {
 	t.changes = cmd.Name()
 	t.flags(cmd)
 	t.outputFlags(cmd)
-	flags.BoolVar(&t.all, "all", false, "all messages of the queue: required without ids, filters or --first")
+	flags.BoolVar(&t.all, "all", false, "all messages of the queue: required without ids, filters or --first; with ids, each message that has one of them")
 	if t.changes == "retry" {
 		flags.StringVar(&t.To, "to", "", "return to this `queue` instead")
 		flags.Float64Var(&t.Rate, "rate", 0, "`messages` a second at most; 0 is unlimited")
@@ -62,6 +62,7 @@ func (a *app) takeCommand(t *taking, cmd *cobra.Command) *cobra.Command {
 		if t.deadLetters {
 			t.To = cmp.Or(t.To, args[0])
 		}
+		t.Every = t.all
 		return a.takeErrors(cmd.Context(), t, args)
 	}
 	return cmd

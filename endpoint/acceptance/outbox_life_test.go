@@ -24,6 +24,30 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
+// Equal messages without an id are different messages: the id that the driver makes of their content is not recorded.
+func TestEqualMessagesWithoutID(t *testing.T) {
+	onOutboxes(t, func(t *testing.T, s *outboxShop) {
+		start(t, s.working(s.url))
+		const messages = 3
+		for range messages {
+			m := &transport.Message{Body: []byte(`{"N":1}`)}
+			m.Headers = header.New(header.Field{Name: header.EnclosedMessageTypes, Value: "Kill.Work"})
+			if _, err := s.conn.Dispatch(t.Context(), []transport.Operation{{Message: m, Queue: s.work}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.eventually("each message was handled", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.sent[1]) == messages
+		})
+		if rows, err := s.rows.rows(t.Context()); err != nil || len(rows) != messages {
+			t.Errorf("%d rows are written, %v; want %d", len(rows), err, messages)
+		}
+		s.emptied(s.work)
+	})
+}
+
 // While an outbox is switched on, instances with and without it have one queue.
 func TestMixedOutboxInstances(t *testing.T) {
 	onOutboxes(t, func(t *testing.T, s *outboxShop) {

@@ -3,7 +3,6 @@ package rabbitmq
 import (
 	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -121,7 +120,7 @@ func isUnnamed(d *amqp.Delivery) bool {
 	return d.MessageId == "" && id == ""
 }
 
-// contentID returns the identity of a message without an id: the same for all deliveries, and all with that content.
+// contentID returns the id of a message without one.
 func contentID(d *amqp.Delivery) string {
 	h := sha256.New()
 	part := func(s string) { fmt.Fprintf(h, "%d:%s,", len(s), s) }
@@ -137,7 +136,7 @@ func contentID(d *amqp.Delivery) string {
 		part(s)
 	}
 	part(string(d.Body))
-	return hex.EncodeToString(h.Sum(nil)[:16])
+	return transport.ContentID([16]byte(h.Sum(nil)))
 }
 
 // text returns a header's value as text: lists and tables as JSON.

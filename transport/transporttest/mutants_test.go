@@ -2,7 +2,9 @@ package transporttest
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -163,6 +165,13 @@ var receiveMutants = []mutant{
 			return d.whole.CompleteWith(ctx, []transport.Operation{{Message: again, Queue: d.receiver.queue}})
 		}
 	}},
+	{"message-unnamed", "the id is a hash of the body", each(func(op *transport.Operation) {
+		if op.Message.ID == "" {
+			m := *op.Message
+			m.ID = fmt.Sprintf("%x", sha256.Sum256(m.Body))
+			op.Message = &m
+		}
+	})},
 	{"message-kept", "bodies share a buffer that is used again", func(f *faulty) {
 		f.message = func(m *transport.Message) *transport.Message { return m }
 		f.settle = func(ctx context.Context, verb string, d *faultyDelivery, sound func(context.Context) error) error {

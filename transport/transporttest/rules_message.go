@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,6 +25,8 @@ var messageRules = []rule{
 		"Messages outlive the connection that sent them: a transport that is opened again receives them."),
 	newRule("message-identity", messageIdentity,
 		"A message keeps its id, headers and body in retries, releases and copies."),
+	newRule("message-unnamed", messageUnnamed,
+		"Two equal messages without an id are two messages. Each has an id of its own, a transport.ContentID, or no id."),
 	newRule("message-kept", messageKept,
 		"A received message does not change when it is settled or when other messages are received."),
 	newRule("message-undecodable", messageUndecodable,
@@ -104,6 +107,27 @@ func messageIdentity(t *test) {
 	d := t.whole(r, m)
 	t.dispatch(c, transport.Operation{Message: d.Message(), Queue: out})
 	t.complete(d, t.whole(t.receiver(c, out), m))
+}
+
+func messageUnnamed(t *test) {
+	c, q, r := t.receiverOf(t.open())
+	for range 2 {
+		t.dispatch(c, transport.Operation{Message: &transport.Message{Body: []byte(`{"order":7}`)}, Queue: q})
+	}
+	ds := t.take(r, 2)
+	seen := map[string]bool{}
+	for _, d := range ds {
+		m := d.Message()
+		id := cmp.Or(m.ID, m.Headers.Get(header.MessageID))
+		if id == "" || transport.IsContentID(id) {
+			continue
+		}
+		if seen[id] {
+			t.Errorf("both messages have the id %q, which is no content id", id)
+		}
+		seen[id] = true
+	}
+	t.complete(ds...)
 }
 
 func messageKept(t *test) {

@@ -309,3 +309,32 @@ func TestAMissingErrorQueueIsExplained(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// Several messages may have an id that is made of their content, so such an id alone selects no message.
+func TestAContentIDSelectsOneMessageOrAll(t *testing.T) {
+	id := transport.ContentID([16]byte{7})
+	for _, test := range []struct {
+		name      string
+		ids       []string
+		limit     int
+		every     bool
+		done      int
+		ambiguous bool
+	}{
+		{"the id alone", []string{id}, 0, false, 0, true},
+		{"beside another", []string{"a", id}, 0, false, 0, true},
+		{"the first", []string{id}, 1, false, 1, false},
+		{"each", []string{id}, 0, true, 2, false},
+		{"an id of a sender", []string{"a"}, 0, false, 1, false},
+	} {
+		broker, q := errorQueue(t, failed(id, header.FailedQ, "sales"), failed("a", header.FailedQ, "sales"), failed(id, header.FailedQ, "sales"))
+		q.Filter.IDs, q.Limit = test.ids, test.limit
+		o, err := q.Retry(t.Context(), errorqueue.Plan{Every: test.every})
+		if (err != nil) != test.ambiguous || o.Done != test.done || len(idsIn(broker, "sales")) != test.done {
+			t.Errorf("%s: %d returned, error %v", test.name, o.Done, err)
+		}
+		if test.ambiguous && (err == nil || !strings.Contains(err.Error(), "2 messages have the id "+id)) {
+			t.Errorf("%s: the error is %v", test.name, err)
+		}
+	}
+}

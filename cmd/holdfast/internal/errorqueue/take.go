@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
@@ -17,6 +18,7 @@ type Plan struct {
 	To     string  // for Retry: another queue than the one they failed in
 	Rate   float64 // messages a second at most; 0 is unlimited
 	DryRun bool    // change nothing
+	Every  bool    // take each message with a selected id: several may have an id that no sender gave
 	// Report is called with each message and its error: nil when it was, or would be, taken. May be nil.
 	Report func(Entry, error)
 }
@@ -81,6 +83,11 @@ func (q *Queue) take(
 	ctx context.Context, p Plan, ops func(*transport.Message, *Entry) ([]transport.Operation, error),
 ) (Outcome, error) {
 	o, found, start := Outcome{Queue: q.Name, DryRun: p.DryRun}, map[string]bool{}, time.Now()
+	if !p.Every && q.Limit == 0 {
+		if err := q.single(ctx); err != nil {
+			return o, err
+		}
+	}
 	err := q.walk(ctx, func(cur transport.Cursor, m *transport.Message, e Entry) error {
 		if p.Rate > 0 && !p.DryRun {
 			due := start.Add(time.Duration(float64(o.Matched) / p.Rate * float64(time.Second)))
@@ -115,6 +122,27 @@ func (q *Queue) take(
 		}
 	}
 	return o, nil
+}
+
+// single fails if several messages have a selected id that a driver made of the content of the messages.
+func (q *Queue) single(ctx context.Context) error {
+	if !slices.ContainsFunc(q.Filter.IDs, transport.IsContentID) {
+		return nil
+	}
+	times := map[string]int{}
+	err := q.Each(ctx, func(_ *transport.Message, e Entry) error {
+		if transport.IsContentID(e.ID) {
+			times[e.ID]++
+		}
+		return nil
+	})
+	for _, id := range q.Filter.IDs {
+		if times[id] > 1 {
+			return fmt.Errorf("%d messages have the id %s, which is made of their content: take one of them with --first 1, or each with --all",
+				times[id], id)
+		}
+	}
+	return err
 }
 
 // take takes one message. An error that concerns this message alone, so that the next may be taken, is returned as
