@@ -33,7 +33,7 @@ type rule struct {
 var rules = []rule{
 	{of: "."},
 	{of: "header"},
-	{of: "serialization", ours: []string{"header"}},
+	{of: "serialization", ours: []string{"header", "internal/strictjson"}},
 	{of: "serialization/*", ours: []string{"serialization"}},
 	{of: "resilience"},
 
@@ -41,7 +41,7 @@ var rules = []rule{
 	{of: "recoverability", ours: []string{"header", "internal/errtree", "resilience"}},
 	{of: "internal/cron"},
 	{of: "internal/errtree"},
-	{of: "internal/fault", ours: []string{"header", "internal/errtree", "recoverability"}},
+	{of: "internal/fault", ours: []string{"header", "internal/errtree", "internal/strictjson", "recoverability"}},
 	{of: "internal/brokertest", free: true, tests: true},
 	{of: "internal/harness", ours: []string{"endpoint", "transport", "transport/inmemory"}, tests: true},
 	{of: "internal/brokertest/*", free: true, tests: true},
@@ -58,7 +58,7 @@ var rules = []rule{
 	{of: "endpoint/acceptance", tests: true},
 	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},
-	{of: "saga", ours: append([]string{"internal/stateful", "internal/uuid", "recoverability"}, aboveEndpoint...)},
+	{of: "saga", ours: append([]string{"internal/stateful", "internal/strictjson", "internal/uuid", "recoverability"}, aboveEndpoint...)},
 	{of: "schedule", ours: append([]string{"internal/*", "recoverability", "saga", "schedule/internal/*"}, aboveEndpoint...)},
 	{of: "servicecontrol", ours: append([]string{"saga"}, aboveEndpoint...)},
 	{

@@ -3,6 +3,8 @@ package saga
 import (
 	"encoding/json"
 	"fmt"
+
+	"github.com/holdfast-go/holdfast/internal/strictjson"
 )
 
 // meta is the part of a record that belongs to the package. It is stored as JSON.
@@ -27,7 +29,7 @@ type starter struct {
 
 // parseMeta returns the meta of a record.
 func parseMeta(text []byte) (m meta, err error) {
-	if err := json.Unmarshal(text, &m); err != nil {
+	if err := strictjson.Unmarshal(text, &m); err != nil {
 		return meta{}, fmt.Errorf("the record of the instance is damaged: %w", err)
 	}
 	return m, nil

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+
+	"github.com/holdfast-go/holdfast/internal/strictjson"
 )
 
 // upgrade turns a state of one version into one of the next.
@@ -26,7 +28,7 @@ func (s *Saga[S]) decode(stored json.RawMessage, version int) (state S, err erro
 			return state, fmt.Errorf("its state, stored with version %d, cannot be upgraded to version %d: %w", version, v+1, err)
 		}
 	}
-	if err := json.Unmarshal(upgraded, &state); err != nil {
+	if err := strictjson.Unmarshal(upgraded, &state); err != nil {
 		return state, fmt.Errorf("its state, stored with version %d, does not decode as version %d: %w: "+
 			"add an Upgrade to the saga when its state changes its form", version, s.version(), err)
 	}

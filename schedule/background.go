@@ -2,13 +2,13 @@ package schedule
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/strictjson"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -95,7 +95,7 @@ func plansIn(ctx context.Context, db transport.StateInspector, endpoint string) 
 				continue
 			}
 			var p plan
-			if err := json.Unmarshal(r.State, &p); err != nil {
+			if err := strictjson.Unmarshal(r.State, &p); err != nil {
 				return nil, fmt.Errorf("the plan of schedule %q is damaged: %w", r.Name.Key, err)
 			}
 			plans[r.Name.Key] = p

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/envelope"
 	"github.com/holdfast-go/holdfast/internal/stateful"
+	"github.com/holdfast-go/holdfast/internal/strictjson"
 	"github.com/holdfast-go/holdfast/internal/timer"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/saga"
@@ -205,7 +206,7 @@ func (i *Inspector) SetState(ctx context.Context, schedule string, state State) 
 			return nil, err
 		}
 		var p plan
-		if err := json.Unmarshal(r.State, &p); err != nil {
+		if err := strictjson.Unmarshal(r.State, &p); err != nil {
 			return nil, fmt.Errorf("its plan is damaged: %w", err)
 		}
 		if p.State == state {

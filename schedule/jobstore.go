@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/stateful"
+	"github.com/holdfast-go/holdfast/internal/strictjson"
 	"github.com/holdfast-go/holdfast/saga"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -106,7 +107,7 @@ func jobOf(r transport.Record) (job Job, err error) {
 	if r.Status == transport.RecordEnded {
 		text = r.Meta
 	}
-	if err := json.Unmarshal(text, &job); err != nil {
+	if err := strictjson.Unmarshal(text, &job); err != nil {
 		return job, fmt.Errorf("the record of job %.100q is damaged: %w", r.Name.Key, err)
 	}
 	return job, nil

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/internal/cron"
+	"github.com/holdfast-go/holdfast/internal/strictjson"
 )
 
 // Schedule is a message with the times at which it is sent. Exactly one of Cron, Every and After is set.
@@ -147,7 +148,7 @@ func (s spec) text() string {
 }
 
 func parseSpec(text string) (s spec, err error) {
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
+	if err := strictjson.Unmarshal([]byte(text), &s); err != nil {
 		return s, fmt.Errorf("its stored spec is damaged: %w", err)
 	}
 	return s, nil

@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+
+	"github.com/holdfast-go/holdfast/internal/strictjson"
 )
 
 // Serializer encodes and decodes bodies of one content type. It must be safe for concurrent use.
@@ -25,7 +27,8 @@ type NamedSerializer interface {
 	MarshalNamed(names []string, v any) ([]byte, error)
 }
 
-// JSON uses encoding/json. It is the default.
+// JSON uses encoding/json, and is the default. A body that is not valid UTF-8 is an error, because encoding/json would change
+// its text; a byte order mark is allowed.
 var JSON Serializer = jsonSerializer{}
 
 type jsonSerializer struct{}
@@ -47,6 +50,9 @@ func (jsonSerializer) Marshal(v any) ([]byte, error) {
 }
 
 func (jsonSerializer) Unmarshal(body []byte, v any) error {
+	if err := strictjson.Valid(body); err != nil {
+		return fmt.Errorf("decode JSON into %T: %w", v, err)
+	}
 	body = bytes.TrimPrefix(body, byteOrderMark)
 	if bytes.Equal(bytes.TrimSpace(body), null) {
 		return fmt.Errorf("decode JSON into %T: the body is null", v)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -180,6 +181,15 @@ func TestJSONDecodeErrorsDoNotRepeatTheBody(t *testing.T) {
 	}
 }
 
+// A producer that writes Latin-1 changes no name: its body is an error that says where.
+func TestJSONThatIsNotUTF8IsAnError(t *testing.T) {
+	var got order
+	err := serialization.JSON.Unmarshal([]byte("\xef\xbb\xbf{\"id\":\"M\xfcller\"}"), &got)
+	if err == nil || !strings.Contains(err.Error(), "not valid UTF-8 at byte 11") {
+		t.Errorf("got %+v and %v", got, err)
+	}
+}
+
 func TestJSONDecodeNeedsAPointer(t *testing.T) {
 	for _, v := range []any{nil, order{}, (*order)(nil)} {
 		err := serialization.JSON.Unmarshal([]byte(`{}`), v)
@@ -220,6 +230,7 @@ func FuzzJSON(f *testing.F) {
 	f.Add([]byte(`{"id":"1","amount":1e3,"placed":"2026-03-01T12:00:00Z"}`))
 	f.Add([]byte("\xef\xbb\xbf{}"))
 	f.Add([]byte("null"))
+	f.Add([]byte("{\"id\":\"\xe4\"}"))
 	f.Add([]byte(`{"raw":null,"blob":"AA=="}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		before := string(body)
@@ -230,6 +241,9 @@ func FuzzJSON(f *testing.F) {
 		}
 		if err != nil {
 			return
+		}
+		if !utf8.Valid(body) {
+			t.Fatalf("%q is read, and is not valid UTF-8", body)
 		}
 		written, err := serialization.JSON.Marshal(read)
 		if err != nil {

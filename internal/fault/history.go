@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/errtree"
+	"github.com/holdfast-go/holdfast/internal/strictjson"
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
@@ -24,7 +25,7 @@ func ParseHistory(text string) []recoverability.Past {
 		return nil
 	}
 	var history []recoverability.Past
-	if err := json.Unmarshal([]byte(text), &history); err != nil {
+	if err := strictjson.Unmarshal([]byte(text), &history); err != nil {
 		return nil
 	}
 	return shorten(history)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"reflect"
 	"strings"
+	"unicode/utf8"
 )
 
 // decode sets what v points to, a struct, to the message of a body.
@@ -16,6 +17,9 @@ func decode(body []byte, v any) error {
 	value := reflect.ValueOf(v)
 	if value.Kind() != reflect.Pointer || value.IsNil() || value.Elem().Kind() != reflect.Struct {
 		return errors.New("it is no pointer to a struct")
+	}
+	if !utf8.Valid(body) { // the decoder does not look at comments and names
+		return errors.New("the body is not valid UTF-8")
 	}
 	d := &decoder{xml: xml.NewDecoder(bytes.NewReader(bytes.TrimPrefix(body, []byte("\xef\xbb\xbf"))))}
 	root, err := d.start()

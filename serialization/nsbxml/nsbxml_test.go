@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -385,11 +386,15 @@ func TestValuesWithoutAFormAreRefused(t *testing.T) {
 // A body that is read can be written, and is read as the same then.
 func FuzzUnmarshal(f *testing.F) {
 	f.Add([]byte(`<a><B>true</B><D>-P1DT2H3M4.5S</D><At>2026-01-01T00:00:00</At><R><S>x</S></R><Colors><x><Key>Red</Key></x></Colors></a>`))
+	f.Add([]byte("<a><S>\xe4</S></a>"))
 	f.Add([]byte(`<Messages><a><Items><Item/><Item><I8>1</I8></Item></Items><F64>INF</F64><Sp>PT1S</Sp></a></Messages>`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var first, second scalars
 		if nsbxml.XML.Unmarshal(body, &first) != nil || first.F64 != first.F64 || first.F32 != first.F32 {
 			return
+		}
+		if !utf8.Valid(body) {
+			t.Fatalf("%q is read, and is not valid UTF-8", body)
 		}
 		written, err := nsbxml.XML.Marshal(first)
 		if err != nil {
