@@ -40,6 +40,7 @@ type receiver struct {
 	mu       sync.Mutex // guards the fields below
 	closed   bool
 	inFlight map[*delivery]time.Time // the latest time at which the lock expires
+	retired  map[*azservicebus.Receiver]struct{}
 }
 
 // OpenReceiver implements [transport.Conn].
@@ -54,6 +55,7 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	r := &receiver{
 		conn: c, queue: opts.Queue, path: path, dead: dead, supervisor: newSupervisor(c.ns),
 		free: make(chan struct{}, c.ns.Links), inFlight: map[*delivery]time.Time{},
+		retired: map[*azservicebus.Receiver]struct{}{},
 	}
 	r.ctx, r.stop = context.WithCancelCause(c.ctx)
 	for range c.ns.Links {

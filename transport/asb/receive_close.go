@@ -34,6 +34,57 @@ func (l *link) close() {
 	caught.Wait()
 }
 
+// retire closes a receiver of the library, whose link has ended, when the last delivery that came by it is over.
+func (r *receiver) retire(rcv *azservicebus.Receiver) {
+	r.mu.Lock()
+	r.retired[rcv] = struct{}{}
+	r.mu.Unlock()
+	r.closeRetired(rcv)
+}
+
+// closeRetired closes rcv if it is retired and no delivery needs it.
+func (r *receiver) closeRetired(rcv *azservicebus.Receiver) {
+	r.mu.Lock()
+	_, over := r.retired[rcv]
+	for d := range r.inFlight {
+		if !over {
+			break
+		}
+		over = d.rcv != rcv
+	}
+	if over {
+		delete(r.retired, rcv)
+	}
+	r.mu.Unlock()
+	if over {
+		r.conn.tasks.Go(func() { r.closeLibrary(rcv) })
+	}
+}
+
+// isRetired reports whether the link of rcv has ended.
+func (r *receiver) isRetired(rcv *azservicebus.Receiver) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, is := r.retired[rcv]
+	return is
+}
+
+// replaceSettler lets the next request by a lock's token attach a new link. Requests of other deliveries may still wait for
+// answers over the former link, for settleTimeout at most.
+func (r *receiver) replaceSettler(rcv *azservicebus.Receiver) {
+	r.settler.forget(rcv)
+	r.conn.tasks.Go(func() {
+		_ = backoff.Sleep(r.conn.ctx, 2*settleTimeout)
+		r.closeLibrary(rcv)
+	})
+}
+
+func (r *receiver) closeLibrary(rcv *azservicebus.Receiver) {
+	ctx, cancel := context.WithTimeout(r.conn.ctx, drainTimeout)
+	defer cancel()
+	_ = rcv.Close(ctx) // an error leaves it to the client
+}
+
 // drain waits for the messages that the link has asked for: one that the service sends while a link ends stays locked
 // until its lock expires. It reports whether the queue is empty, so that messages may come while the link ends.
 func (l *link) drain(ctx context.Context) (empty bool) {

@@ -99,7 +99,7 @@ func (l *link) receive(ctx context.Context, limit int) ([]transport.Delivery, er
 	return nil, errors.New("the link was closed several times over")
 }
 
-// request receives once. It returns neither messages nor an error if the service closed an idle link.
+// request receives once. It returns neither messages nor an error if the service has ended the link.
 func (l *link) request(ctx context.Context, limit int, own turn) (ds []transport.Delivery, err error) {
 	defer func() { own.end(err) }()
 	cl, err := l.receiver.supervisor.client(ctx)
@@ -121,7 +121,26 @@ func (l *link) request(ctx context.Context, limit int, own turn) (ds []transport
 	if err == nil && !cl.alive() {
 		err = errLost
 	}
-	return nil, cmp.Or(err, context.Cause(ctx))
+	if err = cmp.Or(err, context.Cause(ctx)); err == nil {
+		l.drop(rcv)
+	}
+	return nil, err
+}
+
+// drop lets the next receive attach a new link. The library (v1.11, internal/errors.go) goes on with a link that the service
+// has ended with server-busy, timeout or operation-cancelled, and receives nothing by it.
+func (l *link) drop(rcv *azservicebus.Receiver) {
+	l.forget(rcv)
+	l.receiver.retire(rcv)
+}
+
+// forget makes the next call of on return another receiver than rcv.
+func (l *link) forget(rcv *azservicebus.Receiver) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rcv == rcv {
+		l.rcv, l.of, l.left = nil, nil, 0
+	}
 }
 
 // call calls the library, which panics for a message that has one of the library's properties with a type of its own.

@@ -114,6 +114,7 @@ func (b *messageBatch) outcome(ctx context.Context, err error) error {
 		if whole(err) {
 			b.denied = own
 		}
+		b.broken = b.broken || endsLink(err)
 		return own
 	}
 	b.broken = true

@@ -110,6 +110,7 @@ func (d *delivery) end() {
 	delete(r.inFlight, d)
 	last := r.closed && len(r.inFlight) == 0
 	r.mu.Unlock()
+	r.closeRetired(d.rcv)
 	if last {
 		r.conn.tasks.Go(r.leave)
 	}
@@ -183,7 +184,7 @@ func (d *delivery) settle(ctx context.Context, v verb) error {
 // request settles over the link that received the message, or by the lock's token if the link is lost.
 func (d *delivery) request(ctx context.Context, v verb) error {
 	err := errLost
-	if d.client.alive() {
+	if d.client.alive() && !d.receiver.isRetired(d.rcv) {
 		if err = v.ask(ctx, d.client, d.rcv, d.raw); done(err) {
 			return err
 		}
@@ -220,7 +221,11 @@ func (d *delivery) byToken(ctx context.Context, v verb) (err error) {
 	if err != nil {
 		return cl.cause(ctx, err)
 	}
-	return v.ask(ctx, cl, rcv, &azservicebus.ReceivedMessage{LockToken: d.raw.LockToken})
+	err = v.ask(ctx, cl, rcv, &azservicebus.ReceivedMessage{LockToken: d.raw.LockToken})
+	if err != nil && !answered(err) && cl.alive() { // the service may have ended the link
+		d.receiver.replaceSettler(rcv)
+	}
+	return err
 }
 
 // ask makes a request within settleTimeout and the life of the connection: by itself the client library tries for

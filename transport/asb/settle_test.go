@@ -161,6 +161,67 @@ func TestLinksThatTheServiceEndsAreMadeAgain(t *testing.T) {
 	nothing(t, r)
 }
 
+// The service may end the links of a queue by any condition. A receiver attaches a new link, whether the client library counts
+// the condition as an end or not. Messages that handlers have are settled or delivered once more.
+func TestALinkThatHasEndedIsReplaced(t *testing.T) {
+	t.Parallel()
+	for _, condition := range []string{
+		"com.microsoft:server-busy", "com.microsoft:timeout", "com.microsoft:operation-cancelled",
+		"com.microsoft:message-lock-lost", "com.microsoft:entity-disabled", "amqp:not-found", "amqp:unauthorized-access",
+		"amqp:not-allowed", "amqp:resource-limit-exceeded", "amqp:internal-error", "amqp:connection:forced",
+		"amqp:link:detach-forced", "amqp:link:transfer-limit-exceeded",
+	} {
+		t.Run(condition, func(t *testing.T) {
+			t.Parallel()
+			ns := brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure)
+			c := open(t, on(ns))
+			install(t, c, "in")
+			r := receive(t, c, "in")
+			dispatch(t, c, to("in", "held-1"), to("in", "held-2"), to("in", "held-3"))
+			held := nextN(t, r, 3)
+			waiting := make(chan transport.Delivery, 1)
+			go func() { waiting <- next(t, r) }()
+			ns.Control.Detach("in", condition)
+			eventuallySent(t, c, to("in", "late"))
+			expected := map[string]bool{"late": true}
+			for _, d := range held {
+				if err := d.Complete(within(t)); err != nil {
+					expected[d.Message().ID] = true
+				}
+			}
+			d := <-waiting
+			for {
+				if !expected[d.Message().ID] {
+					t.Errorf("%s came, which was completed or came before", d.Message().ID)
+				}
+				delete(expected, d.Message().ID)
+				must(t, d.Complete(within(t)))
+				if len(expected) == 0 {
+					break
+				}
+				d = next(t, r)
+			}
+			nothing(t, r)
+			must(t, r.Close())
+		})
+	}
+}
+
+// eventuallySent sends a message until it is accepted.
+func eventuallySent(t *testing.T, c transport.Conn, op transport.Operation) {
+	t.Helper()
+	ctx := within(t)
+	for {
+		_, err := c.Dispatch(ctx, []transport.Operation{op})
+		switch {
+		case err == nil:
+			return
+		case ctx.Err() != nil:
+			t.Fatalf("%s was not accepted: %v", op.Message.ID, err)
+		}
+	}
+}
+
 func TestARetryLeavesItsReasonWithTheMessage(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	c := open(t, on(ns))
