@@ -20,6 +20,7 @@ var (
 	errRights  = errors.New("no right to do that, or a key that the namespace does not know: check the key, and that it has the rights to send and to listen")
 	errManage  = errors.New("no right to manage the namespace")
 	errBusy    = errors.New("the service is busy and refuses requests for a while: the namespace is throttled")
+	errOff     = errors.New("the queue or topic is disabled: set its status to Active")
 	errFull    = errors.New("the queue or topic is full, or a quota is reached")
 	errFailed  = errors.New("the service failed to carry out the request")
 	errRefused = errors.New("the broker says")
@@ -31,7 +32,7 @@ var (
 var ofCondition = map[amqp.ErrCond]error{
 	"com.microsoft:message-lock-lost":   transport.ErrLeaseLost,
 	amqp.ErrCondNotFound:                transport.ErrNoQueue,
-	"com.microsoft:entity-disabled":     fmt.Errorf("%w: it is disabled", transport.ErrNoQueue),
+	entityDisabled:                      errOff,
 	amqp.ErrCondUnauthorizedAccess:      errRights,
 	"com.microsoft:server-busy":         errBusy,
 	amqp.ErrCondResourceLimitExceeded:   errFull,
@@ -39,6 +40,10 @@ var ofCondition = map[amqp.ErrCond]error{
 	"com.microsoft:operation-cancelled": errFailed,
 	amqp.ErrCondInternalError:           errFailed,
 }
+
+// entityDisabled is the condition by which the service refuses an entity whose status is Disabled, SendDisabled or
+// ReceiveDisabled. Such an entity exists: its messages wait, and a topic may have subscribers.
+const entityDisabled = amqp.ErrCond("com.microsoft:entity-disabled")
 
 // plain returns an error of the client library as one of the driver's or of package transport, with the broker's text.
 func plain(err error) error {
@@ -67,6 +72,9 @@ func kindOf(err error) error {
 	switch {
 	case code == azservicebus.CodeLockLost:
 		return transport.ErrLeaseLost
+	case strings.Contains(err.Error(), string(entityDisabled)),
+		status == http.StatusForbidden && strings.Contains(err.Error(), "disabled"): // over $management
+		return errOff
 	case code == azservicebus.CodeNotFound:
 		return transport.ErrNoQueue
 	case code == azservicebus.CodeUnauthorizedAccess:
@@ -166,7 +174,7 @@ func is[T error](err error) bool {
 
 // said reports whether err, which plain returned, is an answer of the broker.
 func said(err error) bool {
-	return oneOf(err, transport.ErrLeaseLost, transport.ErrNoQueue, transport.ErrTooLarge, errRights, errBusy, errFull, errFailed, errRefused)
+	return oneOf(err, transport.ErrLeaseLost, transport.ErrNoQueue, transport.ErrTooLarge, errRights, errBusy, errOff, errFull, errFailed, errRefused)
 }
 
 // answered reports whether the broker has answered: err is nil, or the broker has refused the request or failed to
@@ -179,7 +187,12 @@ func oneOf(err error, targets ...error) bool {
 
 // whole reports whether the broker refuses any request to this destination, and not only this one for its content.
 func whole(err error) bool {
-	return oneOf(plain(err), errBusy, errFailed, transport.ErrNoQueue, errRights, errFull)
+	return oneOf(plain(err), errBusy, errFailed, transport.ErrNoQueue, errRights, errOff, errFull)
+}
+
+// endsLink reports whether the service may have ended the link with err: the library goes on with such a link.
+func endsLink(err error) bool {
+	return is[*amqp.LinkError](err) || oneOf(plain(err), errRights, errOff, transport.ErrNoQueue)
 }
 
 // status returns the HTTP status of an error of the administration, or 0 if there was no answer.

@@ -1,6 +1,7 @@
 package asb_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
@@ -235,5 +237,59 @@ func TestATopicThatIsNotFoundInPassingLosesNoEvent(t *testing.T) {
 			}
 			must(t, next(t, receive(t, c, "in")).Complete(within(t)))
 		})
+	}
+}
+
+// A disabled topic or queue is not missing: its subscribers exist, and it may be enabled again. Nothing that is sent meanwhile
+// is dropped, and the errors say that it is disabled.
+func TestWhatIsDisabledIsNotMissing(t *testing.T) {
+	t.Parallel()
+	ns := brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure)
+	manage := rawAdmin(t, ns)
+	c := open(t, on(ns))
+	install(t, c, "in", "other")
+	subscribe(t, c, "in", "Shop.Placed")
+	event := func(id string, after time.Duration) transport.Operation {
+		return transport.Operation{Types: []string{"Shop.Placed"}, Message: message(id, ""), After: after}
+	}
+	setStatus := func(status admin.EntityStatus) {
+		topic, err := manage.GetTopic(within(t), "Shop.Placed", nil)
+		must(t, err)
+		topic.Status = &status
+		_, err = manage.UpdateTopic(within(t), "Shop.Placed", topic.TopicProperties, nil)
+		must(t, err)
+		queue, err := manage.GetQueue(within(t), "other", nil)
+		must(t, err)
+		queue.Status = &status
+		_, err = manage.UpdateQueue(within(t), "other", queue.QueueProperties, nil)
+		must(t, err)
+	}
+	setStatus(admin.EntityStatusDisabled)
+	for what, op := range map[string]transport.Operation{
+		"an event": event("e", 0), "a delayed event": event("d", time.Second), "a command": to("other", "c"), "a delayed command": later("other", "l", time.Second),
+	} {
+		_, err := c.Dispatch(within(t), []transport.Operation{op})
+		if !errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrNoQueue) || !strings.Contains(err.Error(), "disabled") {
+			t.Errorf("%s: %v, want ErrUnreachable that says disabled", what, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, err := c.OpenReceiver(ctx, transport.ReceiverOptions{Queue: "other"})
+	if err == nil {
+		_, err = r.Receive(ctx, 1)
+	}
+	if err == nil || errors.Is(err, transport.ErrNoQueue) || !strings.Contains(err.Error(), "disabled") {
+		t.Errorf("receive: %v, want an error that says disabled", err)
+	}
+	setStatus(admin.EntityStatusActive)
+	eventuallySent(t, c, event("later", 0))
+	eventuallySent(t, c, to("other", "later"))
+	for _, queue := range []string{"in", "other"} {
+		if d := next(t, receive(t, c, queue)); d.Message().ID != "later" {
+			t.Errorf("%s: %s came", queue, d.Message().ID)
+		} else {
+			must(t, d.Complete(within(t)))
+		}
 	}
 }

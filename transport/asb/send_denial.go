@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// denial records that a destination refuses all requests, because it does not exist, is full, or the key has no right
+// denial records that a destination refuses all requests, because it does not exist, is disabled or full, or the key has no right
 // to it. Further messages fail without a request, except for one each denialPause, until a request succeeds. The zero
 // value permits all.
 type denial struct {
@@ -29,7 +29,7 @@ func (d *denial) check(now time.Time) error {
 
 // note records the outcome of a request. One that is no final answer changes nothing.
 func (d *denial) note(err error) {
-	if err != nil && !oneOf(plain(err), transport.ErrNoQueue, errRights, errFull) {
+	if err != nil && !oneOf(plain(err), transport.ErrNoQueue, errRights, errOff, errFull) {
 		return
 	}
 	d.mu.Lock()

@@ -199,10 +199,10 @@ func (s *sender) close() {
 }
 
 // unsent returns the error of messages that were certainly not sent. It is ErrUnreachable unless the service refused
-// these messages themselves.
+// these messages themselves. A disabled destination may be enabled again, so it refuses no message.
 func (s *sender) unsent(err error) error {
 	own := plain(err)
-	if oneOf(own, errBusy, errFailed) || !refused(err) && !errors.Is(own, transport.ErrClosed) {
+	if oneOf(own, errBusy, errFailed, errOff) || !refused(err) && !errors.Is(own, transport.ErrClosed) {
 		own = fmt.Errorf("%w: %w", transport.ErrUnreachable, own)
 	}
 	return fmt.Errorf("asb: send to %q: %w", s.entity, own)
