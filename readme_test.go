@@ -156,7 +156,13 @@ func tableRows(section string) (rows [][]string) {
 func TestTheReadmesLinesOfCodeCompile(t *testing.T) {
 	compiled := page(t, "readme_lines_test.go") + page(t, "cmd/holdfast/errors.go")
 	text := page(t, "README.md")
-	codes := regexp.MustCompile("`(Transport: [^`]*)`").FindStringSubmatch(text)[1:]
+	codes := regexp.MustCompile("`(Trans(?:port|actions): [^`]*)`").FindAllString(text, -1)
+	if len(codes) != 2 {
+		t.Errorf("README.md has the settings %q, want a transport and a mode", codes)
+	}
+	for i := range codes {
+		codes[i] = strings.Trim(codes[i], "`")
+	}
 	for _, row := range tableRows(section(t, text, "What you get")) {
 		codes = append(codes, strings.Trim(row[len(row)-1], "`"))
 	}
