@@ -37,6 +37,7 @@ func scenarios() map[string]func(*testing.T) {
 		"DeferredRetryOutlivesKills":  TestDeferredRetryOutlivesKills,
 		"DeferredRetryOutlivesStop":   TestDeferredRetryOutlivesStop,
 		"DeletedDestinationOfOutbox":  TestDeletedDestinationOfOutbox,
+		"EqualMessagesWithoutID":      TestEqualMessagesWithoutID,
 		"Fallbacks":                   TestFallbacks,
 		"Features":                    TestFeatures,
 		"InlineRetriesAreOneDelivery": TestInlineRetriesAreOneDelivery,
