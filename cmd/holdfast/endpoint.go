@@ -33,7 +33,7 @@ const endpointExample = `  holdfast endpoint create sales --audit audit --transp
   holdfast endpoint verify sales --event Shop.OrderPlaced --json
   holdfast endpoint create billing --outbox postgres://admin:secret@host/billing
   holdfast endpoint subscribe sales Shop.OrderPlaced Shop.OrderShipped
-  holdfast endpoint delete sales --instance 7`
+  holdfast endpoint delete sales --instance 7 --yes`
 
 func (a *app) endpointCommand() *cobra.Command {
 	return a.group(&cobra.Command{
@@ -110,61 +110,6 @@ func (a *app) provisionEndpointCommand(p *provisioning, cmd *cobra.Command) *cob
 		return a.provision(cmd.Context(), p, e.name, fmt.Sprintf("endpoint %q", e.name), e.sites(t)...)
 	}
 	return cmd
-}
-
-func (a *app) endpointDeleteCommand() *cobra.Command {
-	e := endpointSpec{errors: "-"}
-	cmd := &cobra.Command{
-		Use:   "delete NAME",
-		Short: "Delete the queues of an endpoint with all messages in them",
-		Long: `Delete the queues of an endpoint with all messages in them, and their subscriptions: its own queue, its
-quarantine, those of the given instances, and those that the transport has added for them. Topics, the error queue and
-the audit queue are shared with other endpoints and stay. Amazon SQS takes a minute until a queue of the same name can
-be created again.
-
-With --outbox its outbox and its inbox are deleted too, with stored messages that were not sent: see
-holdfast outbox drain.`,
-		Example: "  holdfast endpoint delete sales --instance 7 --transport sqs://eu-central-1",
-		Args:    oneEndpoint,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			e.name = args[0]
-			t, err := a.target()
-			if err != nil {
-				return err
-			}
-			if err := e.database(a, cmd); err != nil {
-				return err
-			}
-			if err := e.check(0); err != nil {
-				return err
-			}
-			return a.deleteEndpoint(cmd.Context(), &e, t)
-		},
-	}
-	e.instanceFlag(cmd)
-	e.databaseFlags(a, cmd)
-	return cmd
-}
-
-// deleteEndpoint deletes the queues of an endpoint, its outbox and its inbox.
-func (a *app) deleteEndpoint(ctx context.Context, e *endpointSpec, t target) error {
-	for _, s := range e.sites(t) {
-		var names []string
-		for _, q := range s.plan.Queues {
-			if !q.Shared {
-				names = append(names, q.Name)
-			}
-		}
-		names = append(names, s.plan.Inboxes...)
-		err := withTarget(ctx, a, s.target, e.name, "delete queues", func(r transport.Remover) error {
-			return r.Remove(ctx, names...)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	fmt.Fprintf(a.out, "%s: its queues are deleted\n", e.name)
-	return nil
 }
 
 func (a *app) subscribeCommand() *cobra.Command {

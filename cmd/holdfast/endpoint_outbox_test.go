@@ -56,7 +56,7 @@ func TestTheOutboxOfAnEndpointIsAdministered(t *testing.T) {
 	t.Parallel()
 	database := brokertest.Postgres(t)
 	setenv(t, transportVar, "sqlite:"+filepath.Join(t.TempDir(), "q.db"))
-	setenv(t, databaseVar, database)
+	setenv(t, databaseVar, "sqlite:"+filepath.Join(t.TempDir(), "no.db")) // has no effect
 	names := func(parts []part) (names []string) {
 		for _, p := range parts {
 			names = append(names, p.Name)
@@ -64,23 +64,23 @@ func TestTheOutboxOfAnEndpointIsAdministered(t *testing.T) {
 		return names
 	}
 	const outbox, inbox = "billing.outbox", "billing.handled"
-	r, errs := provision(t, exitFailed, "endpoint", "verify", "billing")
+	r, errs := provision(t, exitFailed, "endpoint", "verify", "billing", "--outbox", database)
 	if r.OK || !strings.Contains(errs, "missing") {
 		t.Errorf("before: %+v, %s", r, errs)
 	}
-	r, _ = provision(t, exitOK, "endpoint", "create", "billing", "--dry-run")
+	r, _ = provision(t, exitOK, "endpoint", "create", "billing", "--dry-run", "--outbox", database)
 	if got := names(r.Created); !slices.Contains(got, outbox) || !slices.Contains(got, inbox) || !slices.Contains(got, "billing") {
 		t.Errorf("it would create %q", got)
 	}
-	r, _ = provision(t, exitOK, "endpoint", "create", "billing", "--inbox=false")
+	r, _ = provision(t, exitOK, "endpoint", "create", "billing", "--inbox=false", "--outbox", database)
 	if got := names(r.Created); !slices.Contains(got, outbox) || slices.Contains(got, inbox) {
 		t.Errorf("without an inbox it created %q", got)
 	}
-	r, _ = provision(t, exitFailed, "endpoint", "verify", "billing")
+	r, _ = provision(t, exitFailed, "endpoint", "verify", "billing", "--outbox", database)
 	if len(r.Found) != 1 || r.Found[0].Name != inbox || r.Found[0].Kind != "inbox" {
 		t.Errorf("found %v", r.Found)
 	}
-	if r, _ := provision(t, exitOK, "endpoint", "create", "billing"); !r.OK || len(r.Created) != 1 {
+	if r, _ := provision(t, exitOK, "endpoint", "create", "billing", "--outbox", database); !r.OK || len(r.Created) != 1 {
 		t.Errorf("created %v", r.Created)
 	}
 	if out := must(t, "", "queues", "--transport", database, "--json"); !strings.Contains(out, outbox) || strings.Contains(out, "quarantine") {
@@ -89,11 +89,15 @@ func TestTheOutboxOfAnEndpointIsAdministered(t *testing.T) {
 	if out := must(t, "", "queues", "--json"); strings.Contains(out, outbox) {
 		t.Errorf("at the broker there are %s", out)
 	}
-	must(t, "", "endpoint", "delete", "billing")
+	must(t, "", "endpoint", "delete", "billing", "--yes") // the outbox was not asked for
+	if out := must(t, "", "queues", "--transport", database, "--json"); !strings.Contains(out, outbox) {
+		t.Errorf("without --outbox the database has %s", out)
+	}
+	must(t, "", "endpoint", "delete", "billing", "--yes", "--outbox", database)
 	if out := must(t, "", "queues", "--transport", database, "--json"); strings.Contains(out, "billing") {
 		t.Errorf("left in the database: %s", out)
 	}
-	if r, _ := provision(t, exitFailed, "endpoint", "verify", "billing"); !slices.ContainsFunc(r.Found, func(f transport.Finding) bool { return f.Name == inbox }) {
+	if r, _ := provision(t, exitFailed, "endpoint", "verify", "billing", "--outbox", database); !slices.ContainsFunc(r.Found, func(f transport.Finding) bool { return f.Name == inbox }) {
 		t.Errorf("found %v", r.Found)
 	}
 }
@@ -104,7 +108,7 @@ func TestAnInboxIsInTheQueuesDatabaseInAtomicMode(t *testing.T) {
 	if !slices.Contains(r.Created, part{"inbox", "sales.handled"}) {
 		t.Errorf("created %v", r.Created)
 	}
-	must(t, "", "endpoint", "delete", "sales", "--inbox")
+	must(t, "", "endpoint", "delete", "sales", "--inbox", "--yes")
 	if r, _ := provision(t, exitFailed, "endpoint", "verify", "sales", "--inbox"); len(r.Found) < 3 {
 		t.Errorf("found %v", r.Found)
 	}

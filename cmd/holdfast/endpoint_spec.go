@@ -19,15 +19,18 @@ type endpointSpec struct {
 	inbox     bool    // ids of handled messages are recorded: in the outbox's database, or else in that of the queues
 }
 
-// databaseFlags adds the flags of the outbox and the inbox.
+// databaseFlags adds the flags of the outbox and the inbox. They have no environment variable: an exported database must not
+// make a command delete or miss an outbox that was not asked for.
 func (e *endpointSpec) databaseFlags(a *app, cmd *cobra.Command) {
-	a.databaseFlag(cmd, "outbox", "the database of the endpoint's outbox, by its `URL`")
+	cmd.Flags().StringVar(&a.database, "outbox", "", "the database of the endpoint's outbox, by its `URL`")
 	cmd.Flags().BoolVar(&e.inbox, "inbox", false, "the endpoint records handled messages (default true with --outbox)")
 }
 
 // database completes the specification by the flags of the outbox and the inbox.
 func (e *endpointSpec) database(a *app, cmd *cobra.Command) (err error) {
-	e.outbox, err = a.outbox()
+	if a.database != "" {
+		e.outbox, err = a.outbox()
+	}
 	if !cmd.Flags().Changed("inbox") {
 		e.inbox = e.outbox != nil
 	}

@@ -70,11 +70,11 @@ func TestAnEndpointIsAdministeredOnAmazonSQS(t *testing.T) {
 	if policy := must(t, "", "sqs", "policy", "show", "billing"); strings.Contains(policy, "Shop-Placed") || !strings.Contains(policy, `:*"`) {
 		t.Errorf("a wide policy: %s", policy)
 	}
-	must(t, "", "endpoint", "delete", "billing", "--instance", "7")
+	must(t, "", "endpoint", "delete", "billing", "--instance", "7", "--yes")
 	if got := strings.Join(queues(), " "); got != "audit error" {
 		t.Errorf("left: %s", got)
 	}
-	must(t, "", "endpoint", "delete", "billing")
+	must(t, "", "endpoint", "delete", "billing", "--yes")
 }
 
 func TestSQSCommandsWantATransportOfSQS(t *testing.T) {
