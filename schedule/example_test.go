@@ -40,7 +40,7 @@ func ExampleScheduler_EnqueueFrom() {
 			return nil
 		})},
 		Recoverability: recoverability.Config{Policies: []resilience.Policy{
-			{Name: "invoice-email", Retry: resilience.Retry{Max: 4, Delay: 200 * time.Millisecond}}, // 10 s, in a shop
+			{Name: "invoice-email", Retry: resilience.Retry{Max: 4, Delay: 2 * time.Second}}, // 10 s, in a shop
 		}},
 		Logger: slog.New(slog.DiscardHandler),
 	}
@@ -76,6 +76,8 @@ func ExampleScheduler_EnqueueFrom() {
 
 // await returns a job once it has a status.
 func await(ctx context.Context, s *schedule.Scheduler, ep *endpoint.Endpoint, id string, status schedule.Status) schedule.Job {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // only where the job never has it
+	defer cancel()
 	jobs, err := s.Inspector(ep)
 	for err == nil && ctx.Err() == nil {
 		var job schedule.Job
