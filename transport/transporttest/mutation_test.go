@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // A mutant is a fault that a driver may have, and the rule that finds it.
@@ -74,7 +75,11 @@ func tryOn(t *testing.T, r rule, h Harness) (result *recorder) {
 	t.Helper()
 	run := func(t *testing.T) {
 		t.Helper()
-		result = record(t, func(t testing.TB) { r.check(newTest(t, h)) })
+		result = record(t, func(tb testing.TB) {
+			t := newTest(tb, h)
+			t.ending = 5 * time.Second // those that a fault leaves behind never end
+			r.check(t)
+		})
 	}
 	if leavesGoroutines[r.name] {
 		run(t)

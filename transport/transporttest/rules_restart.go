@@ -14,7 +14,7 @@ import (
 func (t *test) restartable() (c transport.Conn, restart func()) {
 	t.Helper()
 	tr, again := t.harness.Restart(t.TB)
-	t.tr, t.until = tr, time.Now().Add(4*timeout)
+	t.tr, t.until = tr, time.Now().Add(5*time.Minute)
 	c = t.open()
 	if lease := c.Limits().Lease; lease > longestLease {
 		t.Fatalf("Harness.Restart has leases of %v: what is out would come again after the rule's end", lease)

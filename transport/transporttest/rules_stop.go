@@ -233,7 +233,7 @@ func labelled(t *test, what string, f func()) {
 	defer pprof.SetGoroutineLabels(context.Background())
 	f()
 	pprof.SetGoroutineLabels(context.Background())
-	over := time.Now().Add(5 * time.Second) // an ending goroutine may take a moment
+	over := time.Now().Add(t.ending)
 	stacks := goroutines(t, label)
 	for ; len(stacks) > 0 && time.Now().Before(over); stacks = goroutines(t, label) {
 		t.pass(2 * time.Millisecond)

@@ -15,7 +15,7 @@ import (
 )
 
 // timeout bounds a rule. It is reached only if an awaited event never happens.
-const timeout = 30 * time.Second
+const timeout = 2 * time.Minute
 
 // test is one run of a rule. Methods that fail the rule at once are called from the rule's own goroutine only.
 type test struct {
@@ -23,6 +23,7 @@ type test struct {
 	harness Harness
 	tr      transport.Transport
 	until   time.Time
+	ending  time.Duration // how long goroutines that end may take
 	suffix  string
 	markers int
 
@@ -36,6 +37,7 @@ func newTest(tb testing.TB, h Harness) *test {
 		harness: h,
 		tr:      h.Open(tb),
 		until:   time.Now().Add(timeout),
+		ending:  30 * time.Second,
 		suffix:  "-" + strings.ToLower(rand.Text()[:10]),
 
 		receivers: map[string][]transport.Receiver{},
