@@ -63,8 +63,8 @@ func TestDelayedOfNServiceBusComeWhenDue(t *testing.T) {
 			w.exec(`SET TIME ZONE '` + zone + `'`)
 			w.delayedTable(queue)
 			w.delay(queue, queue, "late", time.Hour)
-			w.delay(queue, queue, "soon", 1500*time.Millisecond)
 			inserted := time.Now()
+			w.delay(queue, queue, "soon", 1500*time.Millisecond)
 			w.delay(queue, queue, "due", -time.Second)
 			r := receiver(t, w.openEndpoint(queue, Transport{URL: inZone(t, zone), Pooled: zone == "UTC"}), queue)
 			for _, want := range []string{"due", "soon"} {
