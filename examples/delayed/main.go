@@ -56,11 +56,6 @@ func remind(ctx context.Context, shop *endpoint.Endpoint) error {
 	if err := shop.SendLocal(ctx, paid, endpoint.After(time.Hour), endpoint.ReceiptIn(&receipt)); err != nil {
 		return err
 	}
-	unpaid := RemindOfPayment{OrderID: "4712"}
-	if err := shop.SendLocal(ctx, unpaid, endpoint.At(time.Now().Add(100*time.Millisecond))); err != nil {
-		return err
-	}
-
 	if err := shop.Cancel(ctx, receipt); err != nil {
 		return err
 	}
@@ -68,5 +63,7 @@ func remind(ctx context.Context, shop *endpoint.Endpoint) error {
 	if err := shop.Cancel(ctx, receipt); !errors.Is(err, transport.ErrNotFound) {
 		return fmt.Errorf("cancelled twice: %w", err) // a delivered reminder is not found either
 	}
-	return nil
+
+	unpaid := RemindOfPayment{OrderID: "4712"}
+	return shop.SendLocal(ctx, unpaid, endpoint.At(time.Now().Add(100*time.Millisecond)))
 }

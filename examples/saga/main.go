@@ -69,7 +69,7 @@ func run(ctx context.Context) error {
 		stop()
 		return nil
 	}
-	policy := Policy{Patience: 200 * time.Millisecond} // three days, in a shop
+	policy := Policy{Patience: 2 * time.Second} // three days, in a shop
 	sales, err := endpoint.New(endpoint.Config{
 		// With PostgreSQL: &postgres.Transport{URL: url}. With another broker: Outbox: &postgres.Transport{URL: url}.
 		Name: "sales", Transport: &inmemory.Transport{}, Install: true,

@@ -40,7 +40,7 @@ func TestProcessesUnderHeavyLoad(t *testing.T) {
 		workers[i] = start(t, "storm", path)
 	}
 	want := len(workers) * stormSends
-	eventually(t, 2*time.Minute, "all messages handled", func() bool {
+	eventually(t, 10*time.Minute, "all messages handled", func() bool {
 		_, n := counts(t, db, `holdfast_messages where queue = 'shipping'`)
 		return n >= want
 	})
@@ -92,7 +92,7 @@ func killProof(t *testing.T, mode string) {
 	}
 	cancel()
 	want := <-sent
-	eventually(t, 2*time.Minute, "all messages handled", func() bool {
+	eventually(t, 10*time.Minute, "all messages handled", func() bool {
 		return count(t, db, `select count(*) from holdfast_messages where queue = ?`, queue) == 0
 	})
 	for _, w := range workers {

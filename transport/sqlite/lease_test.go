@@ -54,27 +54,26 @@ func TestALeaseThatRanOutIsHandedOutAgainAndFenced(t *testing.T) {
 
 func TestRenewKeepsALeaseAndTellsOfLostOnes(t *testing.T) {
 	path := temp(t)
-	const lease = 200 * time.Millisecond
+	const lease = time.Minute // longer than the test: the leases that end here are made to
 	a, b := dial(t, Transport{Path: path, Lease: lease}, queue), dial(t, Transport{Path: path})
 	send(t, a, to(queue, "kept"), to(queue, "lost"))
 	ra, rb := receiver(t, a, queue), receiver(t, b, queue)
 	kept, lost := receive(t, ra), receive(t, ra)
 
-	// kept is renewed until the other lease has been taken over.
-	ctx, cancel := context.WithCancel(t.Context())
-	var renewing sync.WaitGroup
-	renewing.Go(func() {
-		for tick := time.NewTicker(lease / 10); ctx.Err() == nil; <-tick.C {
-			if err := ra.(transport.Renewer).Renew(t.Context(), []transport.Delivery{kept})[0]; err != nil {
-				t.Error("renew:", err)
-			}
-		}
-	})
+	db := mine(t, path)
+	end := func() int { return count(t, db, `select visible_at from holdfast_messages where id = 'kept'`) }
+	execute(t, db, `update holdfast_messages set visible_at = visible_at - 30000000 where id = 'kept'`) // half of it is over
+	before := end()
+	if err := ra.(transport.Renewer).Renew(t.Context(), []transport.Delivery{kept})[0]; err != nil {
+		t.Error("renew:", err)
+	}
+	if longer := time.Duration(end()-before) * time.Microsecond; longer < lease/2 {
+		t.Errorf("the renewed lease ends %v later, want %v or more", longer, lease/2)
+	}
+	execute(t, db, `update holdfast_messages set visible_at = 0 where id = 'lost'`) // its lease is over
 	if id := receive(t, rb).Message().ID; id != "lost" {
 		t.Errorf("taken over: %q, want the one that was not renewed", id)
 	}
-	cancel()
-	renewing.Wait()
 
 	errs := ra.(transport.Renewer).Renew(t.Context(), []transport.Delivery{lost, kept})
 	if !errors.Is(errs[0], transport.ErrLeaseLost) || errs[1] != nil {
