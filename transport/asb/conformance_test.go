@@ -41,7 +41,7 @@ func TestConformance(t *testing.T) {
 }
 
 // shortLock is the lock duration for rules that wait for the end of a lock.
-const shortLock = 2 * time.Second
+const shortLock = 4 * time.Second
 
 // hostOf returns the address of a namespace.
 func hostOf(t testing.TB, ns *brokertest.ServiceBusNamespace) string {

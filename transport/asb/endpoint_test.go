@@ -86,25 +86,28 @@ func await[T any](t *testing.T, what string, c <-chan T) T {
 // A handler that takes five times as long as the lock completes once.
 func TestAHandlerLongerThanTheLockCompletesOnce(t *testing.T) {
 	t.Parallel()
-	ns := brokertest.OwnServiceBus(t)
-	tr := on(ns)
-	tr.LockDuration = ns.ShortLock(time.Second)
-	handled := make(chan int, 10)
-	s := run(t, tr, nil, func(ctx context.Context, session *endpoint.Session, m job) error {
-		select {
-		case <-time.After(5 * tr.LockDuration):
-		case <-ctx.Done():
-			return context.Cause(ctx)
+	brokertest.Longer(t, time.Second, func(lock time.Duration) error {
+		ns := brokertest.OwnServiceBus(t)
+		tr := on(ns)
+		tr.LockDuration = ns.ShortLock(lock)
+		handled := make(chan int, 10)
+		s := run(t, tr, nil, func(ctx context.Context, session *endpoint.Session, m job) error {
+			select {
+			case <-time.After(5 * tr.LockDuration):
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			handled <- m.N
+			return nil
+		})
+		s.send(1)
+		await(t, "the handler ends", handled)
+		s.end()
+		if q := ns.Control.State().Queues["work"]; len(handled) > 0 || q.Active != 0 || q.DeadLetters != 0 {
+			return fmt.Errorf("handled %d times more, and %+v is left", len(handled), q)
 		}
-		handled <- m.N
 		return nil
 	})
-	s.send(1)
-	await(t, "the handler ends", handled)
-	s.end()
-	if q := ns.Control.State().Queues["work"]; len(handled) > 0 || q.Active != 0 || q.DeadLetters != 0 {
-		t.Errorf("handled %d times more, and %+v is left", len(handled), q)
-	}
 }
 
 // Without the right to manage the namespace an endpoint does not know the lock duration of a queue.

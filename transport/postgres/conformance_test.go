@@ -25,20 +25,20 @@ func TestConformance(t *testing.T) {
 	p := harness{url: brokertest.Postgres(t)}
 	transporttest.Run(t, transporttest.Harness{
 		Open:           p.schema(0),
-		ShortLease:     p.schema(time.Second),
+		ShortLease:     p.schema(4 * time.Second),
 		PutUndecodable: p.putUndecodable,
 		Begin:          p.begin,
 		Write:          p.write,
 		Sweep:          p.sweep,
 		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
 			proxy := brokertest.NewProxy(t, host(t, p.url))
-			tr := p.schema(2 * time.Second)(t).(*postgres.Transport)
+			tr := p.schema(4 * time.Second)(t).(*postgres.Transport)
 			tr.URL = proxy.URL(t, p.url)
 			return tr, proxy
 		},
 		Restart: func(t testing.TB) (transport.Transport, func()) {
 			node := brokertest.OwnPostgres(t)
-			return harness{node.URL}.schema(2 * time.Second)(t), func() { node.Restart(os.Kill) }
+			return harness{node.URL}.schema(4 * time.Second)(t), func() { node.Restart(os.Kill) }
 		},
 	})
 }
@@ -56,11 +56,11 @@ func TestConformanceThroughPgBouncer(t *testing.T) {
 		}
 	}
 	transporttest.Run(t, transporttest.Harness{
-		Open: through(pooled, 0), ShortLease: through(pooled, time.Second), PutUndecodable: p.putUndecodable,
+		Open: through(pooled, 0), ShortLease: through(pooled, 4*time.Second), PutUndecodable: p.putUndecodable,
 		Begin: harness{url: pooled + "&default_query_exec_mode=exec"}.begin, Write: p.write, Sweep: p.sweep,
 		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
 			proxy := brokertest.NewProxy(t, host(t, pooled))
-			return through(proxy.URL(t, pooled), 2*time.Second)(t), proxy
+			return through(proxy.URL(t, pooled), 4*time.Second)(t), proxy
 		},
 	})
 }
@@ -82,7 +82,7 @@ func TestChaosConformanceOnAPoolOfFour(t *testing.T) {
 		}
 	}
 	transporttest.Run(t, transporttest.Harness{
-		Open: on(0), ShortLease: on(time.Second), PutUndecodable: p.putUndecodable, Begin: p.begin, Write: p.write,
+		Open: on(0), ShortLease: on(4 * time.Second), PutUndecodable: p.putUndecodable, Begin: p.begin, Write: p.write,
 		Sweep: p.sweep,
 	})
 }

@@ -17,7 +17,7 @@ import (
 func TestConformance(t *testing.T) {
 	transporttest.Run(t, transporttest.Harness{
 		Open:           file(0),
-		ShortLease:     file(time.Second),
+		ShortLease:     file(4 * time.Second),
 		PutUndecodable: putUndecodable,
 		Begin:          begin,
 		Write:          write,

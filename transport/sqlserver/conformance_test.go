@@ -35,13 +35,13 @@ func TestConformance(t *testing.T) {
 	m := microsoft{url: u.String()}
 	transporttest.Run(t, transporttest.Harness{
 		Open:           m.schema(0),
-		ShortLease:     m.schema(2 * time.Second),
+		ShortLease:     m.schema(4 * time.Second),
 		PutUndecodable: m.putUndecodable,
 		Begin:          m.begin,
 		Write:          m.write,
 		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
 			proxy := brokertest.NewProxy(t, u.Host)
-			tr := m.schema(2 * time.Second)(t).(*sqlserver.Transport)
+			tr := m.schema(4 * time.Second)(t).(*sqlserver.Transport)
 			tr.URL = proxy.URL(t, m.url)
 			return tr, proxy
 		},

@@ -80,7 +80,7 @@ func TestConformanceOnAWS(t *testing.T) {
 			broker := onAWS(t)
 			broker.RawBody = raw
 			short := *broker
-			short.Lease = 2 * time.Second
+			short.Lease = 4 * time.Second
 			transporttest.Run(t, transporttest.Harness{
 				Open:       func(testing.TB) transport.Transport { return kit{broker} },
 				ShortLease: func(testing.TB) transport.Transport { return kit{&short} },

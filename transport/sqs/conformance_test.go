@@ -70,7 +70,7 @@ func conformance(t *testing.T, raw bool) transporttest.Harness {
 	broker := brokertest.SQS(t)
 	short := func(endpoint string) *sqs.Transport {
 		own := at(endpoint, raw)
-		own.Lease = 2 * time.Second
+		own.Lease = 4 * time.Second
 		return own
 	}
 	return transporttest.Harness{

@@ -454,7 +454,7 @@ func faultyHarness(change func(*faulty)) Harness {
 		return w
 	}
 	return Harness{
-		Open:       open(0),
+		Open:       open(time.Minute),
 		ShortLease: open(time.Second),
 		Break: func(testing.TB) (transport.Transport, Link) {
 			w := remote()

@@ -18,8 +18,8 @@ type Harness struct {
 	// Open returns a transport, and is called for each rule. Rules use names of their own, so all transports may be of the
 	// same broker. A rule may open the transport several times.
 	Open func(t testing.TB) transport.Transport
-	// ShortLease is Open with leases of a second or two, because rules about leases wait for their end. nil is Open, for
-	// drivers with such leases or without leases.
+	// ShortLease is Open with leases of a few seconds, because rules about leases wait for their end. On a busy machine
+	// shorter ones may end before a rule has used them. nil is Open, for drivers with such leases or without leases.
 	ShortLease func(t testing.TB) transport.Transport
 	// Name returns a unique name of a queue or type. nil appends random text.
 	Name func(t testing.TB, name string) string
