@@ -175,11 +175,10 @@ func (s *stage) delays() {
 		return s.hear("%s early: %v", m.ID, time.Since(m.Due) < -5*time.Millisecond)
 	})))
 	own, due := endpoint.To(s.name+"-due"), time.Now().Add(time.Second)
-	r.send(reminder{"after", due}, own, endpoint.After(time.Until(due)))
+	r.send(reminder{"after", due}, own, endpoint.After(time.Second))
 	r.send(reminder{"at", due}, own, endpoint.At(due))
 	r.send(reminder{"now", time.Now()}, own)
-	s.expect("now early: false")
-	s.expect("after early: false", "at early: false")
+	s.expect("now early: false", "after early: false", "at early: false") // in any order: a busy machine sends the last one late
 }
 
 func (s *stage) expiry() {

@@ -12,9 +12,10 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 )
 
-func (b *bus) sessionQueue() string {
+// sessionQueue creates a queue of sessions that are locked for a duration as of ISO 8601.
+func (b *bus) sessionQueue(lock string) string {
 	b.Helper()
-	return b.queue(admin.QueueProperties{RequiresSession: to.Ptr(true), LockDuration: b.brief()})
+	return b.queue(admin.QueueProperties{RequiresSession: to.Ptr(true), LockDuration: &lock})
 }
 
 func inSession(id, body string) azservicebus.Message {
@@ -51,7 +52,7 @@ func (b *bus) read(r *azservicebus.SessionReceiver, n int) (all []string) {
 
 func TestServiceBusDeliversSessionsAsAWhole(t *testing.T) {
 	b := newBus(t)
-	q := b.sessionQueue()
+	q := b.sessionQueue("PT30S")
 	b.send(q, inSession("a", "a1"), inSession("b", "b1"), inSession("a", "a2"), inSession("b", "b2"))
 	first, second := b.next(q), b.next(q) // in any order
 	b.equal(b.read(second, 2), []string{second.SessionID() + "1", second.SessionID() + "2"})
@@ -66,7 +67,7 @@ func TestServiceBusDeliversSessionsAsAWhole(t *testing.T) {
 
 func TestServiceBusWaitsForASession(t *testing.T) {
 	b := newBus(t)
-	q := b.sessionQueue()
+	q := b.sessionQueue("PT30S")
 	ctx, cancel := context.WithTimeout(b.ctx, 300*time.Millisecond)
 	defer cancel()
 	_, err := b.client.AcceptNextSessionForQueue(ctx, q, nil)
@@ -91,7 +92,7 @@ func TestServiceBusWaitsForASession(t *testing.T) {
 
 func TestServiceBusLocksSessions(t *testing.T) {
 	b := newBus(t)
-	q := b.sessionQueue()
+	q := b.sessionQueue("PT30S")
 	r := b.accept(q, "mine")
 	if _, err := b.client.AcceptSessionForQueue(b.ctx, q, "mine", nil); err == nil {
 		t.Error("two have the same session")
@@ -114,7 +115,7 @@ func TestServiceBusLocksSessions(t *testing.T) {
 
 func TestServiceBusCountsDeliveriesOfLostSessions(t *testing.T) {
 	b := newBus(t)
-	q := b.sessionQueue()
+	q := b.sessionQueue("PT5S")
 	b.send(q, inSession("a", "x"))
 	count := func(r *azservicebus.SessionReceiver) uint32 {
 		return b.one(r.ReceiveMessages(b.ctx, 1, nil)).DeliveryCount
@@ -142,7 +143,7 @@ func TestServiceBusDefersInSessions(t *testing.T) {
 
 func TestServiceBusListsSessions(t *testing.T) {
 	b := newBus(t)
-	q := b.sessionQueue()
+	q := b.sessionQueue("PT30S")
 	b.send(q, inSession("b", "x"), inSession("a", "x"))
 	var names []string
 	for pager := b.client.NewListSessionsForQueuePager(q, nil); pager.More(); {
@@ -156,7 +157,7 @@ func TestServiceBusListsSessions(t *testing.T) {
 
 func TestServiceBusRefusesMisuseOfSessions(t *testing.T) {
 	b := newBus(t)
-	q := b.sessionQueue()
+	q := b.sessionQueue("PT30S")
 	m := text("no session")
 	if err := b.sender(q).SendMessage(b.ctx, &m, nil); err == nil {
 		t.Error("a message without session was taken")

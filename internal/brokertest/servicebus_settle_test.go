@@ -11,7 +11,7 @@ import (
 
 func TestServiceBusCompletes(t *testing.T) {
 	b := newBus(t)
-	q := b.queue(admin.QueueProperties{LockDuration: b.brief()})
+	q := b.queue(admin.QueueProperties{})
 	b.send(q, text("hello"))
 	r := b.receiver(q)
 	m := b.receive(r)
@@ -123,7 +123,7 @@ func TestServiceBusReturnsAMessageWhoseLockExpires(t *testing.T) {
 
 func TestServiceBusAnswersLockLostToLateSettlements(t *testing.T) {
 	b := newBus(t)
-	q := b.queue(admin.QueueProperties{LockDuration: b.brief()})
+	q := b.queue(admin.QueueProperties{LockDuration: to.Ptr("PT5S")})
 	settles := map[string]func(*azservicebus.Receiver, *azservicebus.ReceivedMessage) error{
 		"complete": func(r *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
 			return r.CompleteMessage(b.ctx, m, nil)
@@ -176,7 +176,7 @@ func (b *bus) receiveAll(r *azservicebus.Receiver, n int) map[string]*azserviceb
 
 func TestServiceBusRenewsLocks(t *testing.T) {
 	b := newBus(t)
-	q := b.queue(admin.QueueProperties{LockDuration: b.brief()})
+	q := b.queue(admin.QueueProperties{LockDuration: to.Ptr("PT5S")})
 	b.send(q, text("x"))
 	r := b.receiver(q)
 	m := b.receive(r)

@@ -45,7 +45,7 @@ func keepSending(t *testing.T, db *pgx.Conn, address string, stop <-chan struct{
 }
 
 func TestSendersDoNotWaitWhileATableIsTakenOver(t *testing.T) {
-	const rows, held, bound = 100_000, 10 * time.Second, time.Second
+	const rows, held, bound = 100_000, 10 * time.Second, 5 * time.Second
 	w := newWorld(t)
 	peer := w.theirs("Net.Peer")
 	w.exec(`INSERT INTO %s"Net.Peer" (id, headers, body) SELECT gen_random_uuid(), '{"NServiceBus.MessageId":"' || n || '"}', 'body' FROM generate_series(1, $1::int) AS n`, rows)
