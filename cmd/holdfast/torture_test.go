@@ -38,7 +38,7 @@ func TestChaosTortureOnEveryTransport(t *testing.T) {
 		tortureAll(t, everySubject, []string{"1", "2", "3"}, 3)
 	} else {
 		tortureAll(t, everySubject, []string{"1"}, 3, "--messages", "800", "--concurrency", "2", "--handler", "20ms",
-			"--kill-every", "1s", "--lease", "1s")
+			"--kill-every", "1s", "--lease", "5s")
 	}
 }
 
@@ -46,7 +46,7 @@ func TestChaosTortureOnEveryTransport(t *testing.T) {
 // come faster than messages are handled breaks no invariant.
 var fewKills = []string{
 	"--messages", "80", "--workers", "2", "--concurrency", "2", "--handler", "20ms", "--kill-every", "300ms", "--max-kills", "2",
-	"--lease", "1s", "--poison", "1",
+	"--lease", "5s", "--poison", "1",
 }
 
 // TestTortureWithAnOutbox has poison.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/testbed"
 	"github.com/holdfast-go/holdfast/internal/envelope"
@@ -72,7 +73,7 @@ func (f *faultyOutbox) Open(ctx context.Context, env transport.Env) (transport.C
 func prepareOutbox(t *testing.T, kind string) *bed {
 	b := prepare(t, kind)
 	path := b.path + "-outbox"
-	b.Mode, b.Outbox, b.Table = Outbox, file(path), testbed.TableOf(file(path))
+	b.Mode, b.Outbox, b.Table = Outbox, file(path, time.Second), testbed.TableOf(file(path, time.Second))
 	b.env = []string{outboxVariable + "=" + path}
 	return b
 }
