@@ -271,8 +271,11 @@ func TestQueueTakenOverAndHandedBack(t *testing.T) {
 	t.Parallel()
 	r := newRelay(t)
 	r.fromNServiceBus()
+	began := time.Now()
 	r.takeOver()
 	w := r.process("work")
+	r.until(handled, 1)
+	took := time.Since(began) // about as long as one process that hands over
 	for _, part := range []int{r.n / 10, r.n / 2} {
 		r.until(handled, part)
 		w.kill(t)
@@ -283,7 +286,7 @@ func TestQueueTakenOverAndHandedBack(t *testing.T) {
 	w.stop(t)
 	r.verify()
 
-	r.fromGo(8 * time.Second) // the hand-over with its kills comes first
+	r.fromGo(max(8*time.Second, 5*took)) // the hand-over with its kills comes first
 	r.handOverWithKills()
 	r.nserviceBus(2 * eachKind)
 	r.verify()

@@ -24,6 +24,7 @@ type Proxy struct {
 	delay   time.Duration
 	cutAt   []byte
 	cuts    int           // the number of further connections to be cut at it
+	answers bool          // they are cut at the answer to it
 	changed chan struct{} // closed when paused changes
 	closed  bool
 	total   int
@@ -91,18 +92,30 @@ func (p *Proxy) Delay(d time.Duration) {
 func (p *Proxy) CutAt(text string, connections int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cutAt, p.cuts = []byte(text), connections
+	p.cutAt, p.cuts, p.answers = []byte(text), connections, false
 }
 
-// isCutAt reports whether a connection is to be cut because a client sent b.
-func (p *Proxy) isCutAt(b []byte) bool {
+// CutAtAnswer is CutAt, but text is forwarded, and the connection is reset when the broker answers. The answer is not
+// forwarded.
+func (p *Proxy) CutAtAnswer(text string, connections int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.cutAt, p.cuts, p.answers = []byte(text), connections, true
+}
+
+// isCutAt reports whether a connection is to be cut because b was read from one side of it.
+func (p *Proxy) isCutAt(l *link, from halfCloser, b []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if from == l.broker {
+		return l.unanswered && len(b) > 0
+	}
 	if p.cuts == 0 || !bytes.Contains(b, p.cutAt) {
 		return false
 	}
 	p.cuts--
-	return true
+	l.unanswered = p.answers
+	return !p.answers
 }
 
 // Resume ends Refuse, Pause and Delay. Bytes that Pause kept are forwarded.
@@ -160,6 +173,7 @@ type link struct {
 	client, broker halfCloser
 	cut            chan struct{}
 	once           sync.Once
+	unanswered     bool // the next answer cuts it; guarded by the proxy's mutex
 }
 
 func (l *link) reset() {
@@ -222,7 +236,7 @@ func (p *Proxy) pass(l *link, from, to halfCloser) {
 			_ = to.CloseWrite()
 			return
 		}
-		if from == l.client && p.isCutAt(buf[:n]) {
+		if p.isCutAt(l, from, buf[:n]) {
 			l.reset()
 			return
 		}

@@ -34,6 +34,33 @@ func echo(t *testing.T) string {
 	return l.Addr().String()
 }
 
+// answering answers all that it hears with an exclamation mark, after it has passed it on.
+func answering(t *testing.T, heard chan<- string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				buf := make([]byte, 100)
+				for n, err := c.Read(buf); err == nil; n, err = c.Read(buf) {
+					heard <- string(buf[:n])
+					_, _ = c.Write([]byte("!"))
+				}
+				_ = c.Close()
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
 func dial(t *testing.T, p *brokertest.Proxy) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", p.Addr())
@@ -119,6 +146,25 @@ func TestProxyCutsConnectionsAtAText(t *testing.T) {
 	}
 	say(t, other, "I quit too")
 	hear(t, other, "I quit too")
+}
+
+func TestProxyCutsConnectionsAtAnAnswer(t *testing.T) {
+	heard := make(chan string, 10)
+	p := brokertest.NewProxy(t, answering(t, heard))
+	p.CutAtAnswer("quit", 1)
+	c, other := dial(t, p), dial(t, p)
+	say(t, c, "hello")
+	hear(t, c, "!")
+	<-heard
+	say(t, c, "I quit now")
+	if n, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+		t.Fatalf("%d bytes and %v, want a reset", n, err)
+	}
+	if text := <-heard; text != "I quit now" {
+		t.Errorf("%q was forwarded", text)
+	}
+	say(t, other, "I quit too")
+	hear(t, other, "!")
 }
 
 func TestProxyPauseHoldsBytesUntilResume(t *testing.T) {

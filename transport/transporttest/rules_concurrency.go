@@ -106,6 +106,9 @@ func concurrencyChanged(t *test) {
 	for in, _, done := w.now(); in > 3; in, _, done = w.now() {
 		w.let()
 		t.eventually("one has ended", func() bool { _, _, now := w.now(); return now > done })
+		if now, _, _ := w.now(); now <= 3 {
+			t.pass(shortDelay) // on a busy machine, handlers that the ten permitted may still be about to begin
+		}
 	}
 	w.forget()
 	w.finish(c, 3, want...)
