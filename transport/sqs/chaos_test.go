@@ -159,6 +159,7 @@ func TestChaosWorstDayOfAWS(t *testing.T) {
 		messages = 600
 	}
 	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
 	c := &chaos{random: rand.New(rand.NewPCG(seed, 2)), on: true, done: map[string]int{}}
 	url := brokertest.SQS(t)
 	in, out := brokertest.Name(t, "in"), brokertest.Name(t, "out")
@@ -196,7 +197,7 @@ func TestChaosWorstDayOfAWS(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	t.Logf("seed %d: %d messages, %d copies; %v", seed, messages, came-messages, c.done)
+	t.Logf("%d messages, %d copies; %v", messages, came-messages, c.done)
 }
 
 // run runs an endpoint that finds AWS as it is, and starts again if that keeps it from starting.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,10 +29,17 @@ const patience = 3 * time.Minute
 // quick are hops for tests: a message waits for a second in the queue, and SQS keeps back what is due in two.
 var quick = delayeddelivery.DelayChain{Longest: 2 * time.Second, Step: time.Second}
 
+const (
+	// hopLease is for who sends on: what is not completed comes again after it.
+	hopLease = 5 * time.Second
+	// longLease is for who calls arrivals, which expects no message twice.
+	longLease = 30 * time.Second
+)
+
 // hopper is a connection for an endpoint with quick hops.
-func hopper(t *testing.T, endpoint string, raw bool) *conn {
+func hopper(t *testing.T, endpoint string, raw bool, lease time.Duration) *conn {
 	t.Helper()
-	tr := Transport{Endpoint: brokertest.SQS(t), RawBody: raw, Lease: 2 * time.Second, Config: &aws.Config{
+	tr := Transport{Endpoint: brokertest.SQS(t), RawBody: raw, Lease: lease, Config: &aws.Config{
 		Region: "eu-central-1", Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
 	}}
 	opened, err := tr.Open(t.Context(), transport.Env{Endpoint: endpoint, Instance: "one"})
@@ -51,7 +59,7 @@ func hopper(t *testing.T, endpoint string, raw bool) *conn {
 func endpointWithHops(t *testing.T) string {
 	t.Helper()
 	endpoint := brokertest.Name(t, "billing")
-	c := hopper(t, endpoint, false)
+	c := hopper(t, endpoint, false, hopLease)
 	fifo := endpoint + delaySuffix
 	if _, err := c.queues.CreateQueue(t.Context(), &sqs.CreateQueueInput{
 		QueueName: &fifo, Attributes: map[string]string{"FifoQueue": "true", "DelaySeconds": "1"},
@@ -120,6 +128,9 @@ func relay(ctx context.Context, t *testing.T, s transport.Satellite, d transport
 		}
 		return
 	}
+	if os.Getenv(hopsOf) != "" {
+		fmt.Println(sentOn)
+	}
 	if fate() {
 		_ = d.Complete(ctx) // or it comes again
 	}
@@ -168,7 +179,7 @@ func arrivals(t *testing.T, c *conn, queue string, n int, within time.Duration) 
 func TestALongDelayWaitsWhereNServiceBusHasIt(t *testing.T) {
 	t.Parallel()
 	endpoint := endpointWithHops(t)
-	c := hopper(t, endpoint, false)
+	c := hopper(t, endpoint, false, hopLease)
 	op := transport.Operation{Queue: endpoint, Message: delayedMessage("m"), After: 20*time.Minute + time.Millisecond}
 	if _, err := c.Dispatch(t.Context(), []transport.Operation{op, op}); err != nil {
 		t.Fatal(err)
@@ -210,7 +221,7 @@ func TestAMessageHopsUntilItIsDue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			endpoint := endpointWithHops(t)
-			c := hopper(t, endpoint, raw)
+			c := hopper(t, endpoint, raw, longLease)
 			work(t, c, always)
 			sent := time.Now()
 			want := delayedMessage("m")
@@ -239,7 +250,7 @@ func TestAMessageHopsUntilItIsDue(t *testing.T) {
 func TestMessagesThatNServiceBusDelaysHop(t *testing.T) {
 	t.Parallel()
 	endpoint := endpointWithHops(t)
-	c := hopper(t, endpoint, false)
+	c := hopper(t, endpoint, false, longLease)
 	url, err := c.queueURL(t.Context(), endpoint+delaySuffix)
 	if err != nil {
 		t.Fatal(err)
@@ -277,12 +288,15 @@ func TestHopsLoseNothingWhenTheyAreNotCompleted(t *testing.T) {
 	const messages = 30
 	endpoint := endpointWithHops(t)
 	sometimes := func() bool { return rand.IntN(3) > 0 }
-	work(t, hopper(t, endpoint, false), sometimes)
-	work(t, hopper(t, endpoint, false), sometimes) // which knows nothing of what the other has sent on
-	c := hopper(t, endpoint, false)
+	work(t, hopper(t, endpoint, false, hopLease), sometimes)
+	work(t, hopper(t, endpoint, false, hopLease), sometimes) // which knows nothing of what the other has sent on
+	c := hopper(t, endpoint, false, longLease)
 	due := map[string]time.Time{}
+	seed := rand.Uint64()
+	t.Logf("the delays have seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
 	for i := range messages {
-		d := 3*time.Second + rand.N(3*time.Second)
+		d := 3*time.Second + time.Duration(random.Int64N(int64(3*time.Second)))
 		m := delayedMessage("m" + strconv.Itoa(i))
 		due[m.ID] = time.Now().Add(d).Truncate(time.Millisecond) // the stand-in has milliseconds
 		delayed(t, c, endpoint, m, d)
@@ -307,7 +321,7 @@ func TestHopsLoseNothingWhenTheyAreNotCompleted(t *testing.T) {
 func TestWhatWasSentOnIsNotSentOnAgainByTheSameProcess(t *testing.T) {
 	t.Parallel()
 	endpoint := endpointWithHops(t)
-	c := hopper(t, endpoint, false)
+	c := hopper(t, endpoint, false, hopLease)
 	var mu sync.Mutex
 	seen := map[string]int{}
 	first := func(id string) bool {
@@ -375,7 +389,7 @@ func TestAMessageThatHopsKeepsItsGroup(t *testing.T) {
 
 func TestAQueueWithoutHopsRefusesLongDelaysWithAdvice(t *testing.T) {
 	endpoint := brokertest.Name(t, "billing")
-	c := hopper(t, endpoint, false)
+	c := hopper(t, endpoint, false, hopLease)
 	if err := c.Install(t.Context(), transport.Plan{Queues: []transport.Queue{{Name: endpoint}}}); err != nil {
 		t.Fatal(err)
 	}
@@ -392,7 +406,7 @@ func TestAQueueWithoutHopsRefusesLongDelaysWithAdvice(t *testing.T) {
 func TestDeadLettersOfSQSMoveToTheErrorQueue(t *testing.T) {
 	t.Parallel()
 	endpoint := brokertest.Name(t, "Shop.Billing")
-	c := hopper(t, endpoint, false)
+	c := hopper(t, endpoint, false, hopLease)
 	c.cfg.ReceiveLimit = 2
 	if err := c.Install(t.Context(), transport.Plan{Queues: []transport.Queue{{Name: endpoint}}}); err != nil {
 		t.Fatal(err)
