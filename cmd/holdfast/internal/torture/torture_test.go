@@ -123,7 +123,7 @@ func (b *bed) queues(t *testing.T) []transport.QueueStats {
 
 // withKills returns a load with fewer kills than move a message of the quarantine to the error queue.
 func withKills(l Load) Load {
-	l.Messages, l.Handler, l.KillEvery, l.MaxKills = 150, 25*time.Millisecond, 300*time.Millisecond, 2
+	l.Messages, l.Handler, l.KillEvery, l.MaxKills = 600, 25*time.Millisecond, 300*time.Millisecond, 2
 	return l
 }
 
