@@ -80,8 +80,8 @@ const style = `<style>
 .bad{fill:#fdeeee;stroke:#b0413e}
 .line{fill:none;stroke:#57606a;stroke-width:1.5}
 .head{fill:#57606a}
-text{font-family:Helvetica,Arial,DejaVu Sans,sans-serif;text-anchor:middle;fill:#1f2328;font-size:13px}
-.name{font-size:16px;font-weight:bold}
+text{font-family:Helvetica,Arial,DejaVu Sans,sans-serif;text-anchor:middle;fill:#1f2328;font-size:16px}
+.name{font-size:20px;font-weight:bold}
 .start{text-anchor:start}
 @media (prefers-color-scheme: dark){
 .back{fill:#0d1117;stroke:#30363d}
@@ -102,13 +102,13 @@ type box struct {
 	name, note string
 }
 
-const boxWidth, boxHeight = 180, 60
+const boxWidth, boxHeight = 184, 66
 
 func (b box) svg() string {
 	return fmt.Sprintf(`<rect class="%s" x="%d" y="%d" width="%d" height="%d" rx="6"/>
 <text class="name" x="%d" y="%d">%s</text>
 <text x="%d" y="%d">%s</text>
-`, b.class, b.x, b.y, boxWidth, boxHeight, b.x+boxWidth/2, b.y+26, b.name, b.x+boxWidth/2, b.y+46, b.note)
+`, b.class, b.x, b.y, boxWidth, boxHeight, b.x+boxWidth/2, b.y+28, b.name, b.x+boxWidth/2, b.y+52, b.note)
 }
 
 // arrow is a path in absolute coordinates that ends at an arrow head, and a text beside it.
@@ -131,30 +131,30 @@ func (a arrow) svg() string {
 func message() string {
 	const start = ` class="start"`
 	boxes := []box{
-		{"box", 20, 40, "message", "sent or published"},
-		{"box", 250, 40, "queue", "at your broker"},
-		{"box", 480, 40, "handler", "your function"},
-		{"good", 740, 40, "completed", "its messages are sent"},
-		{"box", 480, 170, "retry", "at once, then with delays"},
-		{"bad", 740, 170, "error queue", "with the cause in headers"},
-		{"box", 740, 300, "operator", "looks, repairs, returns"},
+		{"box", 14, 20, "message", "sent or published"},
+		{"box", 226, 20, "queue", "at your broker"},
+		{"box", 438, 20, "handler", "your function"},
+		{"good", 702, 20, "completed", "its messages leave"},
+		{"box", 438, 142, "retry", "at once, then later"},
+		{"bad", 702, 142, "error queue", "with the cause"},
+		{"box", 702, 264, "operator", "looks and repairs"},
 	}
 	arrows := []arrow{
-		{path: "M200 70H246"},
-		{path: "M430 70H476"},
-		{"M660 70H736", "", 697, 62, "nil"},
-		{"M570 100V166", start, 578, 138, "error or crash"},
-		{"M480 200H360V104", "", 420, 192, "attempt again"},
-		{"M660 200H736", "", 697, 192, "used up"},
-		{"M830 230V296", start, 838, 268, "an alert"},
-		{"M740 330H310V104", "", 525, 322, "holdfast errors retry"},
+		{path: "M198 53H222"},
+		{path: "M410 53H434"},
+		{"M622 53H698", "", 657, 46, "nil"},
+		{"M530 86V138", start, 540, 118, "error or crash"},
+		{"M438 175H350V90", "", 392, 167, "again"},
+		{"M622 175H698", "", 657, 168, "used up"},
+		{"M794 208V260", start, 804, 240, "an alert"},
+		{"M702 297H290V90", "", 500, 289, "holdfast errors retry"},
 	}
 	var b strings.Builder
-	b.WriteString(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 940 380" width="940" height="380" role="img">
+	b.WriteString(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 350" width="900" height="350" role="img">
 <title>The path of a message: queue, handler, retry, error queue, operator</title>
 ` + style + `<defs><marker id="head" viewBox="0 0 10 10" refX="6" refY="5" markerWidth="8" markerHeight="8" orient="auto">` +
 		`<path class="head" d="M0 0L10 5L0 10z"/></marker></defs>
-<rect class="back" x="1" y="1" width="938" height="378" rx="8"/>
+<rect class="back" x="1" y="1" width="898" height="348" rx="8"/>
 `)
 	for _, s := range boxes {
 		b.WriteString(s.svg())
