@@ -43,7 +43,8 @@ func readmeConfig(url string, pool *pgxpool.Pool) (endpoint.Config, any, any) {
 		},
 	}
 	other := endpoint.Config{
-		Transactions:   endpoint.SendsAtomicWithReceive,
+		Transactions: endpoint.SendsAtomicWithReceive,
+
 		Recoverability: recoverability.Config{Immediate: 3, Delayed: 5},
 	}
 	otel.Instrument(&config, otel.Options{})

@@ -33,7 +33,7 @@ func withOutbox(t *testing.T, database string) {
 	t.Helper()
 	setenv(t, transportVar, "sqlite:"+filepath.Join(t.TempDir(), "broker.db"))
 	setenv(t, databaseVar, database)
-	must(t, "", "endpoint", "create", "billing")
+	must(t, "", "endpoint", "create", "billing", "--outbox", database)
 	must(t, "", "queues", "create", "shipping")
 }
 
