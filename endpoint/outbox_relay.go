@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -101,6 +102,12 @@ func (r *relay) run(running context.Context, stopping <-chan struct{}) {
 	defer batches.Wait()
 	note := r.live.watch(ctx, &r.state)
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+	longest := time.Duration(0) // of the failed receives of an outage
+	works := func() {
+		note(nil)
+		pause.Reset()
+		longest = 0
+	}
 	for {
 		if !take(ctx, r.held) {
 			return
@@ -110,10 +117,14 @@ func (r *relay) run(running context.Context, stopping <-chan struct{}) {
 			return
 		}
 		last := receiving.Err() != nil
+		began, stop := time.Now(), func() {}
+		if longest > 0 {
+			stop = pump.Listen(receiving, r.receiver, longest, works)
+		}
 		ds, err := r.receive(receiving, ctx)
+		stop()
 		if len(ds) > 0 {
-			note(nil)
-			pause.Reset()
+			works()
 			batches.Go(func() { r.send(ctx, ds) })
 			continue
 		}
@@ -123,6 +134,7 @@ func (r *relay) run(running context.Context, stopping <-chan struct{}) {
 			return
 		}
 		if receiving.Err() == nil && err != nil {
+			longest = max(longest, time.Since(began), 1)
 			note(err)
 			_ = pause.Wait(receiving)
 		}

@@ -17,8 +17,10 @@ import (
 // the work of the earlier, whichever comes first.
 func TestRivalsStoreANewJobOnce(t *testing.T) {
 	for name, at := range map[string]func(t *testing.T) transport.Transport{
-		"memory":   func(*testing.T) transport.Transport { return &inmemory.Transport{} },
-		"sqlite":   func(t *testing.T) transport.Transport { return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "jobs.db")} },
+		"memory": func(*testing.T) transport.Transport { return &inmemory.Transport{} },
+		"sqlite": func(t *testing.T) transport.Transport {
+			return &sqlite.Transport{Path: filepath.Join(t.TempDir(), "jobs.db")}
+		},
 		"postgres": func(t *testing.T) transport.Transport { return &postgres.Transport{URL: brokertest.Postgres(t)} },
 	} {
 		t.Run(name, func(t *testing.T) {

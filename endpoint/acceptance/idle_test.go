@@ -2,84 +2,99 @@ package acceptance_test
 
 import (
 	"context"
-	"sync"
+	"log/slog"
+	"net/url"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/asb"
 	"github.com/holdfast-go/holdfast/transport/postgres"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+	"github.com/holdfast-go/holdfast/transport/sqs"
 )
 
-// asked has what a pool has asked its server.
-type asked struct {
-	mu  sync.Mutex
-	all []string
-}
-
-func (a *asked) add(sql string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.all = append(a.all, sql)
-}
-
-// take returns what was asked since the last call.
-func (a *asked) take() []string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	all := a.all
-	a.all = nil
-	return all
-}
-
-func (a *asked) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	a.add(data.SQL)
-	return ctx
-}
-
-func (*asked) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
-func (a *asked) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
-	a.add("a batch")
-	return ctx
-}
-
-func (*asked) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-
-func (*asked) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
-
-// It waits in real time, for the server is real. The start of the endpoint may take several periods on a busy machine.
-func TestIdleEndpointAsksAtMostTwiceASecond(t *testing.T) {
-	t.Parallel()
-	cfg, err := pgxpool.ParseConfig(brokertest.Postgres(t))
-	must(t, err)
-	var requests asked
-	cfg.ConnConfig.Tracer = &requests
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	must(t, err)
-	t.Cleanup(pool.Close)
-	start(t, endpoint.Config{
-		Name: "idle", Transport: &postgres.Transport{Pool: pool}, Install: true,
-		Messages: []endpoint.Message{endpoint.Command[work]("Idle.Work")},
-		Handlers: []endpoint.Handler{endpoint.Handle(func(context.Context, *endpoint.Session, work) error { return nil })},
-	})
-	const period = 10 * time.Second
-	tick := time.NewTicker(period)
-	defer tick.Stop()
-	for try := 1; ; try++ {
-		<-tick.C
-		all := requests.take()
-		switch {
-		case try > 1 && len(all) < 5:
-			t.Fatalf("%d requests in %s: those are not all: %q", len(all), period, all)
-		case try > 1 && len(all) <= 20:
-			t.Logf("%d requests in %s", len(all), period)
-			return
-		case try == 6:
-			t.Fatalf("%d requests in %s, want at most 20: %q", len(all), period, all)
+// An endpoint that receives nothing is ready again after an outage of its broker, without a message: otherwise all
+// instances of a quiet service stay out of their load balancer.
+func TestIdleEndpointIsReadyAgain(t *testing.T) {
+	onBrokers(t, []string{"quorum", "postgres", "servicebus", "sqs"}, nil, func(t *testing.T, broker string) {
+		at, away, back := outageOf(t, broker)
+		r := start(t, idle(at))
+		awaitHealth(t, r, true)
+		for range 2 {
+			away()
+			awaitHealth(t, r, false)
+			back()
+			awaitHealth(t, r, true)
 		}
+	})
+}
+
+// The same holds for the outbox of an endpoint that stores nothing.
+func TestIdleOutboxIsReadyAgain(t *testing.T) {
+	t.Parallel()
+	rows, away, back := outageOf(t, "postgres")
+	cfg := idle(&rabbitmq.Transport{URL: brokertest.RabbitMQ(t)})
+	cfg.Outbox = rows
+	r := start(t, cfg)
+	awaitHealth(t, r, true)
+	for range 2 {
+		away()
+		awaitHealth(t, r, false)
+		back()
+		awaitHealth(t, r, true)
 	}
+}
+
+func idle(at transport.Transport) endpoint.Config {
+	return endpoint.Config{
+		Name: "idle", Transport: at, Install: true, Logger: slog.New(slog.DiscardHandler),
+		Messages: []endpoint.Message{endpoint.Command[work]("Kill.Work")},
+		Handlers: []endpoint.Handler{endpoint.Handle(func(context.Context, *endpoint.Session, work) error { return nil })},
+	}
+}
+
+// awaitHealth waits until the health of an endpoint says ready or not ready.
+func awaitHealth(t *testing.T, r *running, ready bool) {
+	t.Helper()
+	began, tick := time.Now(), time.NewTicker(10*time.Millisecond)
+	defer tick.Stop()
+	for h := r.Health(); h.Ready != ready || !h.Live; h = r.Health() {
+		if time.Since(began) > timeLimit {
+			t.Fatalf("after %v the endpoint is ready: %v, live: %v, %q", timeLimit, h.Ready, h.Live, h.Reasons)
+		}
+		<-tick.C
+	}
+	t.Logf("ready: %v after %v", ready, time.Since(began).Round(time.Millisecond))
+}
+
+// outageOf returns a transport, and functions that take its broker away and bring it back.
+func outageOf(t *testing.T, broker string) (transport.Transport, func(), func()) {
+	t.Helper()
+	behind := func(at string) (*brokertest.Proxy, string) {
+		u, err := url.Parse(at)
+		must(t, err)
+		p := brokertest.NewProxy(t, u.Host)
+		return p, p.URL(t, at)
+	}
+	switch broker {
+	case "quorum":
+		p, at := behind(brokertest.RabbitMQ(t))
+		return &rabbitmq.Transport{URL: at}, p.Refuse, p.Resume
+	case "postgres":
+		p, at := behind(brokertest.Postgres(t))
+		return &postgres.Transport{URL: at}, p.Refuse, p.Resume
+	case "servicebus":
+		ns := brokertest.OwnServiceBus(t)
+		return &asb.Transport{ConnectionString: ns.ConnectionString, Administration: ns.Admin},
+			func() {
+				ns.Control.Set(brokertest.ServiceBusFaults{RefuseConnections: true})
+				ns.Control.Drop()
+			},
+			func() { ns.Control.Set(brokertest.ServiceBusFaults{}) }
+	}
+	p, at := behind(brokertest.SQS(t))
+	return &sqs.Transport{Endpoint: at, Config: awsConfig(), QueuePrefix: brokertest.Name(t, "") + "-"}, p.Refuse, p.Resume
 }

@@ -24,11 +24,13 @@ func (p *Pump) fetch(ctx, work context.Context) {
 		}
 		var ds []transport.Delivery
 		var err error
+		stop := p.listen(ctx)
 		if r := p.share.receiver; r != nil {
 			ds, err = r.ReceiveBytes(ctx, c.limit, c.bytes)
 		} else {
 			ds, err = p.cfg.Receiver.Receive(ctx, c.limit)
 		}
+		stop()
 		bad := err != nil || len(ds) == 0
 		ss := p.slots(work, ds)
 		if p.cfg.Arrived != nil && len(ss) > 0 {
@@ -41,7 +43,7 @@ func (p *Pump) fetch(ctx, work context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		p.outage.note(ctx, err)
+		p.outage.note(ctx, err, p.now()-c.began)
 		if pausing {
 			p.pause(ctx, err, p.now()-c.began)
 		}

@@ -497,7 +497,7 @@ func TestNewsOfOutagesStayInOrder(t *testing.T) {
 			if i%2 == 1 {
 				err = nil
 			}
-			go o.note(t.Context(), err)
+			go o.note(t.Context(), err, 0)
 			synctest.Wait()
 		}
 		pass(time.Minute)
@@ -547,5 +547,90 @@ func TestPaidReceivesAskForTheMost(t *testing.T) {
 		if most := r.mostCalls(); most < 2 {
 			t.Errorf("at most %d calls at once, want some", most)
 		}
+	})
+}
+
+// listening is a receiver that knows whether its broker answers.
+type listening struct {
+	*receiver
+	answers atomic.Bool
+}
+
+func (l *listening) Listening() bool { return l.answers.Load() }
+
+// An outage of an idle queue is over when the broker answers, and not only with the next message.
+func TestAnIdleReceiveEndsAnOutage(t *testing.T) {
+	for name, test := range map[string]struct {
+		knows    bool          // the driver implements transport.Listener
+		failing  time.Duration // how long a failed Receive takes
+		from, to time.Duration // when the outage ends, after the first Receive that waits
+	}{
+		"a driver that knows":       {true, time.Millisecond, 0, 2 * time.Second},
+		"a driver that cannot tell": {false, time.Millisecond, silence, silence + 2*time.Second},
+		"after slow failures":       {false, 20 * time.Second, 20 * time.Second, 22 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var away atomic.Bool
+				var told, waits, over list[time.Time]
+				r := newReceiver()
+				l := &listening{receiver: r}
+				r.before = func(int) ([]transport.Delivery, error, bool) {
+					if !away.Load() {
+						waits.add(time.Now())
+						l.answers.Store(true)
+						return nil, nil, false
+					}
+					pass(test.failing)
+					return nil, errAway, true
+				}
+				cfg := Config{Receiver: r, Queue: "orders", Concurrency: 3, Handle: complete(0), OnReceive: func(err error) {
+					told.add(time.Now())
+					if err == nil {
+						over.add(time.Now())
+					}
+				}}
+				if test.knows {
+					cfg.Receiver = l
+				}
+				away.Store(true)
+				p := start(t, cfg)
+				pass(5 * time.Minute)
+				away.Store(false)
+				pass(2 * time.Minute)
+				if n := len(over.all()); n != 1 || len(waits.all()) == 0 {
+					t.Fatalf("the end of the outage was told %d times, after %d calls", n, len(waits.all()))
+				}
+				if d := over.all()[0].Sub(waits.all()[0]); d < test.from || d > test.to {
+					t.Errorf("the outage ended %v after Receive waited, want %v to %v", d, test.from, test.to)
+				}
+				if at := told.all(); !at[len(at)-1].Equal(over.all()[0]) {
+					t.Error("more is told of an outage that is over")
+				}
+				p.end()
+			})
+		})
+	}
+}
+
+// While the network swallows packets, a driver that does not hear the broker keeps the outage, however long Receive waits.
+func TestASilentBrokerEndsNoOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var failed atomic.Bool
+		var told list[error]
+		r := newReceiver()
+		r.before = func(int) ([]transport.Delivery, error, bool) { return nil, errAway, !failed.Swap(true) }
+		l := &listening{receiver: r}
+		p := start(t, Config{Receiver: l, Queue: "orders", Concurrency: 3, Handle: complete(0), OnReceive: told.add})
+		pass(time.Hour)
+		if all := told.all(); len(all) != 1 || all[0] == nil {
+			t.Errorf("told %v, want the failure alone", all)
+		}
+		l.answers.Store(true)
+		pass(2 * time.Second)
+		if all := told.all(); len(all) != 2 || all[1] != nil {
+			t.Errorf("told %v, want the failure and its end", all)
+		}
+		p.end()
 	})
 }

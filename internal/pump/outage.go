@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 const (
@@ -22,19 +23,28 @@ type outage struct {
 	pace     backoff.Backoff
 	failures int
 	since    time.Time
+	longest  time.Duration // the duration of a failed Receive, at most
 }
+
+const (
+	// listenEvery is how often a driver is asked whether the broker answers, during a Receive that follows a failed one.
+	listenEvery = time.Second
+	// silence is how long such a Receive waits at least, if the driver cannot tell, before it counts as a success.
+	silence = 5 * time.Second
+)
 
 func newOutage(logger *slog.Logger, notify func(error)) outage {
 	pace := backoff.Backoff{Min: backoffMin, Max: backoffMax}
 	return outage{logger: logger, notify: notify, turn: make(chan struct{}, 1), pace: pace}
 }
 
-// note records the result of a Receive.
-func (o *outage) note(ctx context.Context, err error) {
+// note records the result of a Receive, and its duration.
+func (o *outage) note(ctx context.Context, err error, took time.Duration) {
 	o.turn <- struct{}{}
 	defer func() { <-o.turn }()
 	switch {
 	case err != nil:
+		o.longest = max(o.longest, took)
 		if o.failures++; o.failures == 1 {
 			o.since = time.Now()
 			o.logger.LogAttrs(ctx, slog.LevelWarn, "receiving fails, trying again", slog.Any("error", err))
@@ -44,7 +54,7 @@ func (o *outage) note(ctx context.Context, err error) {
 	default:
 		o.logger.LogAttrs(ctx, slog.LevelInfo, "receiving works again",
 			slog.Int("failures", o.failures), slog.Duration("after", time.Since(o.since)))
-		o.failures = 0
+		o.failures, o.longest = 0, 0
 		o.pace.Reset()
 	}
 	o.notify(err)
@@ -55,4 +65,41 @@ func (o *outage) pause() time.Duration {
 	o.turn <- struct{}{}
 	defer func() { <-o.turn }()
 	return o.pace.Next()
+}
+
+// failing reports whether the last Receive failed, and returns how long a failed Receive of this outage took at most.
+func (o *outage) failing() (longest time.Duration, is bool) {
+	o.turn <- struct{}{}
+	defer func() { <-o.turn }()
+	return o.longest, o.failures > 0
+}
+
+// listen records the end of an outage while a Receive waits for a message. The caller calls stop when Receive has returned.
+func (p *Pump) listen(ctx context.Context) (stop func()) {
+	longest, is := p.outage.failing()
+	if !is {
+		return func() {}
+	}
+	return Listen(ctx, p.cfg.Receiver, longest, func() { p.outage.note(ctx, nil, 0) })
+}
+
+// Listen calls back once if the broker answers while a Receive of r waits for a message. That Receive follows failed ones, of
+// which longest is the longest. The caller calls stop when Receive has returned, and back is not called after stop.
+func Listen(ctx context.Context, r transport.Receiver, longest time.Duration, back func()) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended, began := make(chan struct{}), time.Now()
+	l, knows := r.(transport.Listener)
+	go func() {
+		defer close(ended)
+		for backoff.Sleep(ctx, listenEvery) == nil {
+			if knows && l.Listening() || !knows && time.Since(began) > max(longest, silence) {
+				back()
+				return
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
 }

@@ -57,8 +57,8 @@ type Config struct {
 	Budget *Budget
 	// Logger logs outages and lost leases. nil: no logs.
 	Logger *slog.Logger
-	// OnReceive is called with the error of each Receive that failed, and with nil when one succeeds again. Calls do not
-	// overlap; receiving waits for them. May be nil.
+	// OnReceive is called with the error of each Receive that failed, and with nil when one succeeds again, or waits for a
+	// message while the broker answers. Calls do not overlap; receiving waits for them. May be nil.
 	OnReceive func(err error)
 }
 

@@ -13,6 +13,7 @@ var (
 	_ transport.Receiver     = (*receiver)(nil)
 	_ transport.ByteReceiver = (*receiver)(nil)
 	_ transport.Renewer      = (*receiver)(nil)
+	_ transport.Listener     = (*receiver)(nil)
 )
 
 // The pauses between two polls of an empty queue: they double from the first to the longest. While notifications
@@ -37,6 +38,7 @@ type receiver struct {
 	direct  direct
 	claimed atomic.Int64 // when the last claim began, in nanoseconds since 1970; 0: the next Receive claims
 	more    atomic.Bool  // the last claim has left rows
+	heard   atomic.Bool  // the database has answered the last claim
 
 	mu      sync.Mutex // guards orphans
 	orphans []int64    // leases of claims whose answer was lost
@@ -50,6 +52,9 @@ func (r *receiver) Close() error {
 	})
 	return nil
 }
+
+// Listening implements [transport.Listener].
+func (r *receiver) Listening() bool { return r.heard.Load() }
 
 // Receive implements [transport.Receiver]. It returns direct rows, or claims at once. While the queue is
 // empty it claims again after pauses that grow, when a row is due, and when it is woken.

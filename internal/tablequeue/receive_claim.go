@@ -53,6 +53,7 @@ func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]tran
 	for range maxExpired {
 		rows, next, err := r.conn.store.Claim(bounded, claim, (*buf)[:0])
 		*buf = rows[:0]
+		r.heard.Store(err == nil)
 		if err != nil {
 			r.orphaned(claim.Lease, err)
 			return nil, 0, cmp.Or(context.Cause(ctx), err)

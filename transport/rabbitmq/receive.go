@@ -12,7 +12,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var _ transport.Drainer = (*receiver)(nil)
+var (
+	_ transport.Drainer  = (*receiver)(nil)
+	_ transport.Listener = (*receiver)(nil)
+)
 
 // phase is the state of a receiver. It only grows.
 type phase int
@@ -140,6 +143,16 @@ func (r *receiver) forget() {
 	r.conn.mu.Lock()
 	defer r.conn.mu.Unlock()
 	delete(r.conn.receivers, r)
+}
+
+// Listening implements [transport.Listener]: the broker has confirmed a consumer on the channel of now, and messages can be
+// sent.
+func (r *receiver) Listening() bool {
+	r.mu.Lock()
+	ch := r.channel
+	r.mu.Unlock()
+	_, _, err := r.conn.publishing.now()
+	return ch != nil && err == nil && ch.consumed.Load()
 }
 
 // Receive returns the prefetched messages, or waits for the next one.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -22,6 +23,7 @@ type channel struct {
 	cancelled chan struct{} // a consumer ended that the driver did not cancel
 	ackTimer  *time.Timer   // when the next acknowledgement is due
 	ticker    *time.Ticker  // when to look for messages that were unsettled or prefetched for long
+	consumed  atomic.Bool   // the broker has confirmed a consumer
 
 	mu       sync.Mutex // guards the fields below
 	idled    sync.Cond  // a consumer or the channel has ended
@@ -137,6 +139,7 @@ func (c *channel) consume(consumer *consumer) error {
 		}
 		return plain(err)
 	}
+	c.consumed.Store(true)
 	if !r.conn.tasks.Go(func() { c.collect(consumer, in) }) {
 		return transport.ErrClosed
 	}

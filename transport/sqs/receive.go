@@ -3,6 +3,8 @@ package sqs
 import (
 	"context"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -10,12 +12,14 @@ import (
 var (
 	_ transport.Receiver = (*receiver)(nil)
 	_ transport.Renewer  = (*receiver)(nil)
+	_ transport.Listener = (*receiver)(nil)
 )
 
 // receiver receives from one queue. It prefetches nothing: each poll requests as many messages as the caller.
 type receiver struct {
 	inFlight *inFlight
-	ask      asking // without the limit
+	ask      asking      // without the limit
+	heard    atomic.Bool // SQS has answered the last poll
 
 	ctx   context.Context //nolint:containedctx // ends with Close
 	close context.CancelFunc
@@ -43,6 +47,12 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 // Window does nothing: a receiver prefetches nothing.
 func (r *receiver) Window(int) {}
 
+// Listening implements [transport.Listener].
+func (r *receiver) Listening() bool { return r.heard.Load() }
+
+// firstWait is how long the first poll after a failure waits for a message, so that the answer shows soon that SQS answers.
+const firstWait = time.Second
+
 // Receive polls until there are messages.
 func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
 	r.mu.Lock()
@@ -56,7 +66,12 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 	ask := r.ask
 	ask.limit = max(1, limit)
 	for ctx.Err() == nil {
+		ask.wait = r.ask.wait
+		if !r.heard.Load() {
+			ask.wait = min(ask.wait, firstWait)
+		}
 		p, err := r.inFlight.poll(ctx, r.ctx, ask)
+		r.heard.Store(err == nil)
 		if err != nil {
 			return nil, err
 		}

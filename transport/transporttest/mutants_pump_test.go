@@ -260,6 +260,7 @@ var faultMutants = []mutant{
 	{"fault-cut", "a lost connection is never replaced", wired(func(w *wire) { w.once = true })},
 	{"fault-stale", "a settle of a lost connection affects the newer delivery", wired(func(w *wire) { w.adopting = true })},
 	{"fault-away", "Dispatch waits for the broker, whatever its context says", wired(func(w *wire) { w.hanging = true })},
+	{"fault-listening", "a receiver without a broker says that it listens", wired(func(w *wire) { w.boasting = true })},
 	{"fault-half-open", "what is only buffered is called accepted", wired(func(w *wire) { w.lying = true })},
 	{"fault-half-open-receive", "Receive does not see its context end", wired(func(w *wire) { w.deaf = true })},
 	{"fault-close-away", "Close leaves a goroutine that waits for the broker", wired(func(w *wire) { w.leaking = true })},

@@ -24,6 +24,7 @@ type wire struct {
 	leaking  bool // Close leaves behind what waits for the broker
 	dropping bool // what is out when a connection ends is lost
 	tearing  bool // Store over a connection that was cut sends the messages without the key
+	boasting bool // a receiver always says that it listens
 	denying  bool // a Store whose answer is lost is said to be refused
 
 	mu       sync.Mutex // guards what follows
@@ -241,9 +242,18 @@ type remoteReceiver struct {
 	of     transport.Conn
 	inner  transport.Receiver
 	closed bool
+	away   bool // the last Receive failed
 }
 
 func (r *remoteReceiver) Window(int) {}
+
+// Listening says that the last Receive reached the broker, whose connection is still there.
+func (r *remoteReceiver) Listening() bool {
+	cut := r.conn.isCut()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.away && !cut || r.conn.w.boasting
+}
 
 func (r *remoteReceiver) Close() error {
 	r.mu.Lock()
@@ -272,6 +282,9 @@ func (r *remoteReceiver) Receive(ctx context.Context, limit int) ([]transport.De
 		<-silent
 	}
 	inner, err := r.use(ctx)
+	r.mu.Lock()
+	r.away = err != nil
+	r.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,9 @@ var faultRules = []rule{
 	newRule("fault-away", faultAway,
 		"While the broker is unavailable, Dispatch and Receive fail instead of blocking. When it is available again, they "+
 			"work again.", breaking),
+	newRule("fault-listening", faultListening,
+		"A Receiver that is a transport.Listener says while Receive waits at an empty queue that the broker answers, denies it "+
+			"while the broker is unavailable, and says so again soon after it is available.", breaking),
 	newRule("fault-half-open", faultHalfOpen,
 		"On a connection without answers, Dispatch returns when its context ends, and does not report a lost message as "+
 			"accepted.", breaking),
@@ -126,6 +129,36 @@ func faultStale(t *test) {
 	t.do("Retry of the newer delivery", current.Retry)
 	t.complete(t.nth(r, 3))
 	t.empty(c, q)
+}
+
+func faultListening(t *test) {
+	c, link := t.broken()
+	_, _, r := t.receiverOf(c)
+	l, ok := r.(transport.Listener)
+	if !ok {
+		return
+	}
+	ctx, stop := context.WithCancel(t.ctx())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for ctx.Err() == nil {
+			if _, err := r.Receive(ctx, 1); err != nil {
+				t.pass(10 * time.Millisecond)
+			}
+		}
+	}()
+	defer func() {
+		stop()
+		<-over
+	}()
+	for range 2 {
+		t.eventually("an idle receiver listens", l.Listening)
+		link.Refuse()
+		t.eventually("without a broker the receiver does not listen", func() bool { return !l.Listening() })
+		link.Resume()
+	}
+	t.eventually("the receiver listens again", l.Listening)
 }
 
 // promptly is the time within which a call returns after its context ends or without an answer of the broker.
