@@ -60,7 +60,7 @@ var rules = []rule{
 	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "saga", ours: append([]string{"internal/stateful", "internal/strictjson", "internal/uuid", "recoverability"}, aboveEndpoint...)},
 	{of: "schedule", ours: append([]string{"internal/*", "recoverability", "saga", "schedule/internal/*"}, aboveEndpoint...)},
-	{of: "servicecontrol", ours: append([]string{"saga"}, aboveEndpoint...)},
+	{of: "servicecontrol", ours: append([]string{"internal/safelog", "saga"}, aboveEndpoint...)},
 	{
 		of: "telemetry/otel", ours: append([]string{"internal/errtree", "internal/fault", "recoverability", "resilience", "saga"}, aboveEndpoint...),
 		modules: []string{"go.opentelemetry.io/otel"},

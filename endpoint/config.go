@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/safelog"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/serialization"
@@ -97,7 +98,8 @@ type Config struct {
 	// successful call are sent. Any other error, or a panic, is logged; the message is then moved, dead-lettered or
 	// discarded without the messages and writes of the call.
 	OnFinalFailure func(ctx context.Context, s *Session, f recoverability.Failure) error
-	// Logger receives the endpoint's log records. Default: [slog.Default].
+	// Logger receives the endpoint's log records. If its handler panics, the record is lost, and the first panic is reported
+	// on standard error. Default: [slog.Default].
 	Logger *slog.Logger
 	// Instance distinguishes this process from others with the same Name, in leases and logs. Default: machine name and
 	// process id.
@@ -175,6 +177,7 @@ func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+	c.Logger = safelog.New(c.Logger)
 	if c.Instance == "" {
 		c.Instance = fmt.Sprintf("%s-%d", machineName(), os.Getpid())
 	}

@@ -134,3 +134,37 @@ func TestALogLineNamesTypeAttemptAndError(t *testing.T) {
 		}
 	})
 }
+
+// panickingLog is a log handler with a fault.
+type panickingLog struct{}
+
+func (panickingLog) Enabled(context.Context, slog.Level) bool  { return true }
+func (l panickingLog) WithAttrs([]slog.Attr) slog.Handler      { return l }
+func (l panickingLog) WithGroup(string) slog.Handler           { return l }
+func (panickingLog) Handle(context.Context, slog.Record) error { panic("the log is full") }
+
+// A log handler that panics costs lines of the log, and no message: messages are handled, retried and moved as ever.
+func TestAPanickingLogStopsNothing(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var handled harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
+			handled.Add(o.ID)
+			if o.ID == "bad" {
+				return errNo
+			}
+			return nil
+		}))
+		cfg.Logger = slog.New(panickingLog{})
+		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.None}
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{ID: "bad"})
+		r.MustSend(harness.PlaceOrder{ID: "good"})
+		pass(time.Minute)
+		if got := len(handled.List()); got != 3 {
+			t.Errorf("%d attempts, want 2 of the bad message and one of the good", got)
+		}
+		if n := len(broker.Messages("error")); n != 1 {
+			t.Errorf("%d messages in the error queue, want 1", n)
+		}
+	})
+}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/safelog"
 	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/saga"
 	"github.com/holdfast-go/holdfast/transport"
@@ -77,6 +78,7 @@ func (s *Scheduler) Apply(cfg *endpoint.Config) {
 	if s.log = cfg.Logger; s.log == nil {
 		s.log = slog.Default()
 	}
+	s.log = safelog.New(s.log)
 	for _, name := range s.order {
 		handlers[0] = handlers[0].Sends(s.schedules[name].Message)
 	}

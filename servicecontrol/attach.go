@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/safelog"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -30,6 +31,7 @@ func Attach(cfg *endpoint.Config, sc Config) error {
 	if r.env.Logger == nil {
 		r.env.Logger = slog.Default()
 	}
+	r.env.Logger = safelog.New(r.env.Logger)
 	if sc.MetricsQueue != "" {
 		r.metrics = newMetrics()
 		r.metrics.observe(cfg)
