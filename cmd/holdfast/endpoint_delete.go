@@ -117,7 +117,7 @@ func (a *app) showOwn(ctx context.Context, d *deletion, s site) (busy []string, 
 				return err
 			}
 			for _, q := range stats {
-				fmt.Fprintf(a.out, "%s: %d ready, %d being handled, %d delayed\n", q.Name, q.Ready, q.Unsettled, q.Delayed)
+				fmt.Fprintln(a.out, contentOf(q))
 				if q.Unsettled > 0 {
 					busy = append(busy, q.Name)
 				}
@@ -126,6 +126,18 @@ func (a *app) showOwn(ctx context.Context, d *deletion, s site) (busy []string, 
 		return a.showInboxes(ctx, conn, s.plan.Inboxes)
 	})
 	return busy, err
+}
+
+// contentOf describes the messages of a queue, as far as the broker counts them.
+func contentOf(q transport.QueueStats) string {
+	text := fmt.Sprintf("%s: %d ready", q.Name, q.Ready)
+	if q.Unsettled >= 0 {
+		text += fmt.Sprintf(", %d being handled", q.Unsettled)
+	}
+	if q.Delayed >= 0 {
+		text += fmt.Sprintf(", %d delayed", q.Delayed)
+	}
+	return text
 }
 
 func (a *app) showInboxes(ctx context.Context, conn transport.Inspector, inboxes []string) error {

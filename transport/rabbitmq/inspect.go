@@ -15,6 +15,10 @@ import (
 func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
 	stats := make([]transport.QueueStats, 0, len(queues))
 	for _, name := range queues {
+		if isDirectReply(name) { // replies are lost when the caller is gone, and are no failure of the message
+			stats = append(stats, transport.QueueStats{Name: name, Unsettled: -1, Delayed: -1})
+			continue
+		}
 		q, err := c.lookAt(ctx, name)
 		if err != nil {
 			return nil, err

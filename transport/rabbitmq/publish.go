@@ -98,7 +98,7 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	return b.send(ctx, i, route{exchange, key, op.Queue != "" || delay > 0}, msg)
+	return b.send(ctx, i, route{exchange, key, op.Queue != "" && !isDirectReply(op.Queue) || delay > 0}, msg)
 }
 
 // fit checks that a message can be sent. A copy that is too large leaves the received message's properties out.
@@ -118,8 +118,10 @@ func (b *batch) fit(msg *amqp.Publishing, op *transport.Operation) (*amqp.Publis
 
 // send publishes a message, as that of operation i.
 func (b *batch) send(ctx context.Context, i int, to route, msg *amqp.Publishing) error {
-	if err := b.admit(ctx, to); err != nil {
-		return err
+	if !isDirectReply(to.key) {
+		if err := b.admit(ctx, to); err != nil {
+			return err
+		}
 	}
 	if err := b.reserve(ctx); err != nil {
 		return err
@@ -147,6 +149,8 @@ func (b *batch) address(ctx context.Context, op *transport.Operation, delay time
 	case len(op.Queue) > maxShort:
 		return "", "", fmt.Errorf("rabbitmq: send to %.40q...: a name of %d bytes: %w",
 			op.Queue, len(op.Queue), transport.ErrNoQueue)
+	case delay > 0 && isDirectReply(op.Queue):
+		return "", "", errDelayedReply
 	case delay > 0:
 		return b.delayed(ctx, op, delay)
 	case op.Queue != "":
