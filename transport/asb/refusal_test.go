@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/asb"
 )
 
 // later returns an operation with a delay and a receipt: it is scheduled by a request on $management.
@@ -292,5 +293,36 @@ func TestWhatIsDisabledIsNotMissing(t *testing.T) {
 		} else {
 			must(t, d.Complete(within(t)))
 		}
+	}
+}
+
+// An event for a topic that the connection has seen is an error when the topic is gone, and one for a topic that never existed
+// is dropped. A setting decides otherwise.
+func TestAMissingTopicFailsIfItExisted(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		missing       asb.MissingTopic
+		seen, unknown bool // whether a publish to a topic that is gone, and to one that never existed, fails
+	}{
+		"zero value": {"", true, false}, "fail": {asb.FailMissingTopic, true, true}, "ignore": {asb.IgnoreMissingTopic, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ns := brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure)
+			tr := on(ns)
+			tr.MissingTopic = test.missing
+			c := open(t, tr)
+			install(t, c, "in")
+			subscribe(t, c, "in", "Shop.Installed")
+			dispatch(t, open(t, on(ns)), transport.Operation{Types: []string{"Shop.Installed"}, Message: message("1", "")})
+			_, err := rawAdmin(t, ns).DeleteTopic(within(t), "Shop.Installed", nil)
+			must(t, err)
+			for topic, fails := range map[string]bool{"Shop.Installed": test.seen, "Shop.Never": test.unknown} {
+				_, err := c.Dispatch(within(t), []transport.Operation{{Types: []string{topic}, Message: message("2", "")}})
+				if fails && (!errors.Is(err, transport.ErrNoQueue) || !strings.Contains(err.Error(), "MissingTopic")) || !fails && err != nil {
+					t.Errorf("publish to %s: %v, fails: %v", topic, err, fails)
+				}
+			}
+		})
 	}
 }

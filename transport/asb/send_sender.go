@@ -34,6 +34,7 @@ type sender struct {
 	direct  atomic.Int32 // requests by callers of send themselves
 	denial  denial
 	dropped sync.Once    // the warning about events that are dropped
+	existed atomic.Bool  // the topic has taken an event, or Install has made or found it
 	absent  atomic.Int64 // when the topic was found missing twice in a row, in Unix nanoseconds
 
 	mu      sync.Mutex       // guards link and the links' fields; not held over a request
@@ -105,6 +106,9 @@ func (s *sender) outcomes(own turn, group []*outgoing) (busy []*outgoing) {
 			busy, throttled = append(busy, m), m.err
 			m.err = nil
 			continue
+		}
+		if m.publish && m.err == nil {
+			s.existed.Store(true)
 		}
 		failed = cmp.Or(failed, m.err)
 		m.err = s.result(m)

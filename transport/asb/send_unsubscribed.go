@@ -9,7 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// An event published to a topic that does not exist has no subscribers and is dropped. The service also answers "not
+// An event published to a topic that never existed has no subscribers and is dropped, unless Transport.MissingTopic says
+// otherwise; a topic that existed was deleted with its subscriptions, which is an error. The service also answers "not
 // found" for short times, and for the $management of a topic alone, so a topic counts as missing only after two such
 // answers in a row about the topic itself.
 
@@ -36,6 +37,10 @@ func (s *sender) result(m *outgoing) error {
 		return s.unmanaged(m.err)
 	}
 	s.absent.Store(time.Now().UnixNano())
+	if missing := s.conn.ns.MissingTopic; missing == FailMissingTopic || missing == "" && s.existed.Load() {
+		return fmt.Errorf("%w: the topic does not exist: run the installer of an endpoint that publishes or subscribes, or set "+
+			"Transport.MissingTopic to %q if the event may have no subscribers", m.err, IgnoreMissingTopic)
+	}
 	s.dropped.Do(func() {
 		s.conn.log.Warn("events of a topic that does not exist are dropped, as there are no subscribers", "topic", s.entity, "err", m.err,
 			"advice", "if these events should be received, create the topic: run the installer of an endpoint that subscribes, or holdfast endpoint subscribe")

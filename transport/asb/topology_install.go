@@ -159,7 +159,19 @@ func (c *conn) installTopic(ctx context.Context, name string) error {
 	if unmanageable(err) {
 		return nil // a missing topic has no subscribers
 	}
+	if err == nil {
+		err = c.knowTopic(path)
+	}
 	return wrap(managed(err), "install topic %q", name)
+}
+
+// knowTopic notes that a topic exists.
+func (c *conn) knowTopic(path string) error {
+	s, err := c.sender(path)
+	if err == nil {
+		s.existed.Store(true)
+	}
+	return err
 }
 
 // duration returns d in ISO 8601, as the administration writes it.

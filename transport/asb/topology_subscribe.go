@@ -73,6 +73,9 @@ func (c *conn) manageSubscription(ctx context.Context, s subscription) error {
 	if err != nil {
 		return err
 	}
+	if err := c.knowTopic(c.naming.path(s.Topic)); err != nil {
+		return err
+	}
 	if found != nil && !forwardsTo(valueOr(found.ForwardTo, ""), s.Queue) {
 		c.log.WarnContext(ctx, "a subscription exists that does not forward to the queue, and is used as it is",
 			"topic", s.Topic, "subscription", s.Name, "queue", s.Queue)

@@ -12,6 +12,17 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
+// MissingTopic is the handling of an event that is published to a topic that does not exist.
+type MissingTopic string
+
+const (
+	// FailMissingTopic fails the publish with [transport.ErrNoQueue].
+	FailMissingTopic MissingTopic = "fail"
+	// IgnoreMissingTopic drops the event, with one line of the log for each topic: a topic that does not exist has no
+	// subscribers. NServiceBus does the same.
+	IgnoreMissingTopic MissingTopic = "ignore"
+)
+
 // Transport connects to a namespace of Azure Service Bus. It holds configuration only, and must not
 // change while it is open. Either ConnectionString or both Namespace and Credential are required.
 type Transport struct {
@@ -37,6 +48,9 @@ type Transport struct {
 	// Hierarchy is a prefix of the names of all queues and topics, followed by a slash: with "prod", the queue of the
 	// endpoint "sales" is "prod/sales". Optional.
 	Hierarchy string
+	// MissingTopic selects how a publish to a missing topic is handled. The zero value fails if the connection has seen the topic,
+	// by a publish that succeeded or by Install or Subscribe, and else drops the event as [IgnoreMissingTopic] does.
+	MissingTopic MissingTopic
 	// Topology selects the topics of events. The zero value is sufficient unless other systems use the namespace.
 	Topology Topology
 
@@ -116,6 +130,8 @@ func (t *Transport) check() error {
 		return fmt.Errorf("asb: MaxSize %d: it is in megabytes, or 0 for %d", t.MaxSize, defaultMaxSize)
 	case t.Hierarchy != "" && !validEntity(t.Hierarchy):
 		return fmt.Errorf("asb: Hierarchy %q: %s", t.Hierarchy, entityRule)
+	case t.MissingTopic != "" && t.MissingTopic != FailMissingTopic && t.MissingTopic != IgnoreMissingTopic:
+		return fmt.Errorf("asb: MissingTopic %q: use %q, %q, or leave it out", t.MissingTopic, FailMissingTopic, IgnoreMissingTopic)
 	}
 	return t.Topology.check()
 }

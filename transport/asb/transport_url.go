@@ -16,6 +16,7 @@ var errURL = errors.New("asb: not a valid URL: write sb://KEYNAME:KEY@NAMESPACE,
 // caller sets Transport.Credential before it opens the Transport. Options of the URL:
 //
 //   - hierarchy=NAME and administration=URL: the fields of these names
+//   - missing_topic=fail or ignore: MissingTopic
 //   - max_message_size=BYTES: MaxMessageSize
 //   - emulator=true: the host is Microsoft's emulator
 //   - topic=TYPE=TOPIC: Topology.PublishTo and SubscribeTo; may be repeated
@@ -68,6 +69,8 @@ func (t *Transport) setOption(name string, values []string, emulator *bool) (err
 	switch name {
 	case "hierarchy":
 		t.Hierarchy = value
+	case "missing_topic":
+		t.MissingTopic = MissingTopic(value)
 	case "administration":
 		t.Administration = value
 	case "shared_topic":
@@ -84,7 +87,7 @@ func (t *Transport) setOption(name string, values []string, emulator *bool) (err
 		err = t.Topology.mapTypes(values)
 	default:
 		return fmt.Errorf("asb: unknown option %q of the URL: want administration, emulator, hierarchy, max_message_size, "+
-			"no_hierarchies, shared_topic or topic", name)
+			"missing_topic, no_hierarchies, shared_topic or topic", name)
 	}
 	if err != nil {
 		return fmt.Errorf("asb: option %q of the URL: want %s", name, want)
