@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
@@ -181,7 +182,7 @@ func encode(op *transport.Operation, stamps []string) (*azservicebus.Message, er
 	}
 	id := nativeID(m)
 	if len(id) > maxID {
-		id = hash16(id) + "-" + id[len(id)-maxID/2:]
+		id = hash16(id) + "-" + lastOf(id, maxID/2)
 		if _, ok := properties[header.MessageID]; !ok {
 			properties[header.MessageID] = m.ID
 		}
@@ -199,6 +200,48 @@ func encode(op *transport.Operation, stamps []string) (*azservicebus.Message, er
 		msg.MessageID = nil // the client library sets one
 	}
 	return msg, setProperties(msg, op.Properties)
+}
+
+// lastOf returns the last characters of s, n bytes at most.
+func lastOf(s string, n int) string {
+	s = s[len(s)-n:]
+	for s != "" && !utf8.RuneStart(s[0]) {
+		s = s[1:]
+	}
+	return s
+}
+
+// checkText fails for a text that is not valid UTF-8: the client library ends the connection over it (AMQP 1.0, part 1.6.20).
+// In a copy of a received message wrong bytes are replaced instead, because the copy must not be refused.
+func checkText(msg *azservicebus.Message, isCopy bool) error {
+	texts := map[string]*string{
+		"message id": msg.MessageID, "correlation id": msg.CorrelationID, "reply-to address": msg.ReplyTo, "content type": msg.ContentType,
+		"session id": msg.SessionID, "partition key": msg.PartitionKey, "subject": msg.Subject, "to": msg.To, "reply-to session id": msg.ReplyToSessionID,
+	}
+	for what, text := range texts {
+		switch {
+		case text == nil || utf8.ValidString(*text):
+		case !isCopy:
+			return fmt.Errorf("the %s %.100q is not valid UTF-8", what, *text)
+		default:
+			*text = strings.ToValidUTF8(*text, "\uFFFD")
+		}
+	}
+	for name, value := range msg.ApplicationProperties {
+		text, _ := value.(string)
+		switch {
+		case utf8.ValidString(name) && utf8.ValidString(text):
+		case !isCopy:
+			return fmt.Errorf("the header %.100q with the value %.100q is not valid UTF-8", name, text)
+		default:
+			delete(msg.ApplicationProperties, name)
+			if _, isText := value.(string); isText {
+				value = strings.ToValidUTF8(text, "\uFFFD")
+			}
+			msg.ApplicationProperties[strings.ToValidUTF8(name, "\uFFFD")] = value
+		}
+	}
+	return nil
 }
 
 func property(s string) *string {

@@ -138,6 +138,9 @@ func (c *conn) prepare(op *transport.Operation, m *outgoing, now time.Time) (*se
 		return nil, err
 	}
 	m.isCopy, m.again = op.Message.NativeID != "", sendAgain(m.msg, op.Message.Native)
+	if err := checkText(m.msg, m.isCopy); err != nil {
+		return nil, fmt.Errorf("asb: send to %q: %w", name, err)
+	}
 	if m.size, err = checkSize(m.msg, c.ns.MaxMessageSize, m.isCopy); err != nil && m.bare() {
 		m.size, err = checkSize(m.msg, c.ns.MaxMessageSize, m.isCopy)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -149,6 +150,8 @@ func (b *batch) address(ctx context.Context, op *transport.Operation, delay time
 	case len(op.Queue) > maxShort:
 		return "", "", fmt.Errorf("rabbitmq: send to %.40q...: a name of %d bytes: %w",
 			op.Queue, len(op.Queue), transport.ErrNoQueue)
+	case !utf8.ValidString(op.Queue):
+		return "", "", fmt.Errorf("rabbitmq: send to %.100q: the name is not valid UTF-8: %w", op.Queue, transport.ErrNoQueue)
 	case delay > 0 && isDirectReply(op.Queue):
 		return "", "", errDelayedReply
 	case delay > 0:

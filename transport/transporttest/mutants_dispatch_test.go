@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -48,6 +49,16 @@ func reversed(ops []transport.Operation) []transport.Operation {
 
 var dispatchMutants = []mutant{
 	{"dispatch-order", "the order is reversed", sending(reversed)},
+	{"dispatch-odd-text", "a text that is not UTF-8 ends the connection", answering(func(_ context.Context, ops []transport.Operation,
+		receipts []transport.Receipt, err error,
+	) ([]transport.Receipt, error) {
+		for i := range ops {
+			if m := ops[i].Message; m != nil && !utf8.ValidString(m.Headers.Get("Kit.Odd")) {
+				err = transport.FailAll(len(ops), transport.ErrOutcomeUnknown)
+			}
+		}
+		return receipts, err
+	})},
 	{"dispatch-nothing", "no operations are an error", answering(func(_ context.Context, ops []transport.Operation,
 		receipts []transport.Receipt, err error,
 	) ([]transport.Receipt, error) {

@@ -2,12 +2,14 @@ package transporttest
 
 import (
 	"errors"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -33,6 +35,9 @@ var dispatchRules = []rule{
 		"A change of an operation after Dispatch has returned does not change the received message."),
 	newRule("dispatch-changes-nothing", dispatchChangesNothing,
 		"Dispatch changes neither the operations nor their messages."),
+	newRule("dispatch-odd-text", dispatchOddText,
+		"An id, header, address, type or queue name in any text, also one that is not valid UTF-8, is sent, or its message alone is "+
+			"refused: the connection and messages beside it are not affected."),
 	newRule("dispatch-receipts", dispatchReceipts, "Dispatch returns one receipt per operation, or none at all."),
 	newRule("dispatch-ended", dispatchEnded,
 		"A Dispatch whose context has ended reports correctly: accepted operations arrive, and failed ones do not, unless "+
@@ -173,6 +178,59 @@ func dispatchChangesNothing(t *test) {
 		}
 	}
 	t.holds(c, q, "m-1", "m-3")
+}
+
+// odd are texts that a driver or its broker may not take.
+var odd = []string{"\xff", "caf\xe9", "a\x00b", strings.Repeat("ü", 200), "\xed\xa0\x80", "line\nbreak\r\n", strings.Repeat("x", 5000), " "}
+
+func dispatchOddText(t *test) {
+	c, q := t.queueOf(t.open(), "held")
+	r := t.receiver(c, q)
+	held := t.one(r, "held")
+	places := map[string]func(op *transport.Operation, text string){
+		"id": func(op *transport.Operation, text string) {
+			op.Message.ID = text
+			op.Message.Headers.Set(header.MessageID, text)
+		},
+		"header name":  func(op *transport.Operation, text string) { op.Message.Headers.Set(text, "value") },
+		"header value": func(op *transport.Operation, text string) { op.Message.Headers.Set("Kit.Odd", text) },
+		"reply-to":     func(op *transport.Operation, text string) { op.Message.Headers.Set(header.ReplyToAddress, text) },
+		"correlation":  func(op *transport.Operation, text string) { op.Message.Headers.Set(header.CorrelationID, text) },
+		"type":         func(op *transport.Operation, text string) { op.Message.Headers.Set(header.EnclosedMessageTypes, text) },
+		"queue":        func(op *transport.Operation, text string) { op.Queue = text },
+	}
+	good, accepted := 0, 0
+	for _, place := range slices.Sorted(maps.Keys(places)) {
+		for _, text := range odd {
+			for _, delayed := range []bool{false, true} {
+				op := to(q, "odd")
+				if delayed && c.Limits().MaxDelay > 0 {
+					op.After = time.Hour
+				}
+				places[place](&op, text)
+				err := dispatch(t.ctx(), c, op)
+				if err != nil && (errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrUnreachable)) {
+					t.Errorf("%s %.20q, delayed %v: %v, want the message alone to be refused", place, text, delayed, err)
+				}
+				if err == nil && op.After == 0 {
+					accepted++
+				}
+			}
+			good++
+			t.dispatch(c, to(q, "good"))
+		}
+	}
+	t.complete(held)
+	for range good + accepted {
+		d := t.take(r, 1)[0]
+		if d.Message().ID == "good" {
+			good--
+		}
+		t.complete(d)
+	}
+	if good != 0 {
+		t.Errorf("%d good messages are missing", good)
+	}
 }
 
 func dispatchReceipts(t *test) {
