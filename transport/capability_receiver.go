@@ -12,7 +12,8 @@ type ByteReceiver interface {
 
 // Listener is implemented by a Receiver that knows whether the broker answers while Receive waits for a message. The pump asks
 // while a Receive runs that follows a failed one: an endpoint of an idle queue is ready again within seconds of an outage.
-// Without it a Receive counts as a success once it has waited for longer than each failed one, and for 5 s.
+// Without it a Receive counts as a success once it has waited for twice as long as each failed one: for 15 s at least, and for
+// two minutes at most.
 type Listener interface {
 	// Listening reports whether the broker has answered the driver since the last failure of Receive, so that a message
 	// would be received now. It makes no request, and may be called at any time.

@@ -562,17 +562,20 @@ func (l *listening) Listening() bool { return l.answers.Load() }
 func TestAnIdleReceiveEndsAnOutage(t *testing.T) {
 	for name, test := range map[string]struct {
 		knows    bool          // the driver implements transport.Listener
-		failing  time.Duration // how long a failed Receive takes
+		first    time.Duration // how long the first failed Receive takes
+		failing  time.Duration // how long the others take
 		from, to time.Duration // when the outage ends, after the first Receive that waits
 	}{
-		"a driver that knows":       {true, time.Millisecond, 0, 2 * time.Second},
-		"a driver that cannot tell": {false, time.Millisecond, silence, silence + 2*time.Second},
-		"after slow failures":       {false, 20 * time.Second, 20 * time.Second, 22 * time.Second},
+		"a driver that knows":       {true, 0, time.Millisecond, 0, 2 * time.Second},
+		"a driver that cannot tell": {false, 0, time.Millisecond, silence, silence + 2*time.Second},
+		"after slow failures":       {false, 0, 20 * time.Second, 40 * time.Second, 42 * time.Second},
+		"after an idle day":         {false, 24 * time.Hour, time.Millisecond, 2 * longFailure, 2*longFailure + 2*time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var away atomic.Bool
 				var told, waits, over list[time.Time]
+				first := test.first
 				r := newReceiver()
 				l := &listening{receiver: r}
 				r.before = func(int) ([]transport.Delivery, error, bool) {
@@ -581,7 +584,8 @@ func TestAnIdleReceiveEndsAnOutage(t *testing.T) {
 						l.answers.Store(true)
 						return nil, nil, false
 					}
-					pass(test.failing)
+					pass(max(first, test.failing))
+					first = 0
 					return nil, errAway, true
 				}
 				cfg := Config{Receiver: r, Queue: "orders", Concurrency: 3, Handle: complete(0), OnReceive: func(err error) {
@@ -595,9 +599,9 @@ func TestAnIdleReceiveEndsAnOutage(t *testing.T) {
 				}
 				away.Store(true)
 				p := start(t, cfg)
-				pass(5 * time.Minute)
+				pass(5*time.Minute + test.first)
 				away.Store(false)
-				pass(2 * time.Minute)
+				pass(5 * time.Minute)
 				if n := len(over.all()); n != 1 || len(waits.all()) == 0 {
 					t.Fatalf("the end of the outage was told %d times, after %d calls", n, len(waits.all()))
 				}

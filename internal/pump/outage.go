@@ -30,7 +30,10 @@ const (
 	// listenEvery is how often a driver is asked whether the broker answers, during a Receive that follows a failed one.
 	listenEvery = time.Second
 	// silence is how long such a Receive waits at least, if the driver cannot tell, before it counts as a success.
-	silence = 5 * time.Second
+	silence = 15 * time.Second
+	// longFailure bounds what counts of the duration of a failed Receive. The first of an outage may have waited for a message
+	// for hours before the outage began.
+	longFailure = time.Minute
 )
 
 func newOutage(logger *slog.Logger, notify func(error)) outage {
@@ -84,7 +87,7 @@ func (p *Pump) listen(ctx context.Context) (stop func()) {
 }
 
 // Listen calls back once if the broker answers while a Receive of r waits for a message. That Receive follows failed ones, of
-// which longest is the longest. The caller calls stop when Receive has returned, and back is not called after stop.
+// which longest is the longest. A driver that cannot tell has waited for twice as long. The caller calls stop when Receive has returned, and back is not called after stop.
 func Listen(ctx context.Context, r transport.Receiver, longest time.Duration, back func()) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended, began := make(chan struct{}), time.Now()
@@ -92,7 +95,7 @@ func Listen(ctx context.Context, r transport.Receiver, longest time.Duration, ba
 	go func() {
 		defer close(ended)
 		for backoff.Sleep(ctx, listenEvery) == nil {
-			if knows && l.Listening() || !knows && time.Since(began) > max(longest, silence) {
+			if knows && l.Listening() || !knows && time.Since(began) > max(2*min(longest, longFailure), silence) {
 				back()
 				return
 			}

@@ -65,6 +65,7 @@ func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]tran
 			return ds, next, nil
 		}
 		if err := r.conn.store.Flush(bounded, expired); err != nil && len(ds) == 0 {
+			r.heard.Store(false)
 			return nil, 0, err // a later claim removes them
 		}
 		if len(ds) > 0 {

@@ -1,9 +1,11 @@
 package asb
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
@@ -17,6 +19,7 @@ const maxReceive = 500
 var (
 	_ transport.Receiver = (*receiver)(nil)
 	_ transport.Renewer  = (*receiver)(nil)
+	_ transport.Listener = (*receiver)(nil)
 )
 
 // receiver receives from a queue over a connection of its own, by several links if many Receive calls run at once.
@@ -31,6 +34,8 @@ type receiver struct {
 
 	ctx  context.Context //nolint:containedctx // ends with Close
 	stop context.CancelCauseFunc
+
+	heard atomic.Bool // the service has answered since the last failure
 
 	all       []*link   // the links
 	short     sync.Once // renewing short locks
@@ -91,6 +96,7 @@ func (r *receiver) look(ctx context.Context) error {
 		own.end(err)
 	}
 	if there(err) {
+		r.heard.Store(true)
 		return nil
 	}
 	return wrap(err, "receive from %q", r.queue)
@@ -98,6 +104,23 @@ func (r *receiver) look(ctx context.Context) error {
 
 // Window implements [transport.Receiver]. Nothing is prefetched.
 func (r *receiver) Window(int) {}
+
+// Listening implements [transport.Listener].
+func (r *receiver) Listening() bool { return r.heard.Load() }
+
+// hear browses a message after a failure: a receive at an empty queue gets no answer.
+func (r *receiver) hear(ctx context.Context) error {
+	if r.heard.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoReply)
+	defer cancel()
+	if _, err := r.supervisor.browse(ctx, r.settler.on, 0, 1); !there(err) {
+		return cmp.Or(context.Cause(ctx), err)
+	}
+	r.heard.Store(true)
+	return nil
+}
 
 // Receive implements [transport.Receiver].
 func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
@@ -119,7 +142,14 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery
 		return nil, err
 	}
 	defer r.endReceive(l)
-	ds, err := l.receive(ctx, min(limit, maxReceive))
+	err = r.hear(ctx)
+	var ds []transport.Delivery
+	if err == nil {
+		ds, err = l.receive(ctx, min(limit, maxReceive))
+	}
+	if ctx.Err() == nil {
+		r.heard.Store(err == nil)
+	}
 	switch {
 	case err == nil:
 		return ds, nil
