@@ -192,7 +192,7 @@ func whole(err error) bool {
 
 // endsLink reports whether the service may have ended the link with err: the library goes on with such a link.
 func endsLink(err error) bool {
-	return is[*amqp.LinkError](err) || oneOf(plain(err), errRights, errOff, transport.ErrNoQueue)
+	return oneOf(plain(err), errRights, errOff, transport.ErrNoQueue)
 }
 
 // status returns the HTTP status of an error of the administration, or 0 if there was no answer.

@@ -34,16 +34,18 @@ func (l *link) close() {
 	caught.Wait()
 }
 
-// retire closes a receiver of the library, whose link has ended, when the last delivery that came by it is over.
+// retire closes a receiver of the library, whose link has ended: by itself the library asks the ended link for messages again
+// and again, without a pause. Deliveries that came by the link are settled by their tokens.
 func (r *receiver) retire(rcv *azservicebus.Receiver) {
 	r.mu.Lock()
 	r.retired[rcv] = struct{}{}
 	r.mu.Unlock()
-	r.closeRetired(rcv)
+	r.conn.tasks.Go(func() { r.closeLibrary(rcv) })
+	r.forgetRetired(rcv)
 }
 
-// closeRetired closes rcv if it is retired and no delivery needs it.
-func (r *receiver) closeRetired(rcv *azservicebus.Receiver) {
+// forgetRetired forgets a retired receiver if no delivery came by it any more.
+func (r *receiver) forgetRetired(rcv *azservicebus.Receiver) {
 	r.mu.Lock()
 	_, over := r.retired[rcv]
 	for d := range r.inFlight {
@@ -56,9 +58,6 @@ func (r *receiver) closeRetired(rcv *azservicebus.Receiver) {
 		delete(r.retired, rcv)
 	}
 	r.mu.Unlock()
-	if over {
-		r.conn.tasks.Go(func() { r.closeLibrary(rcv) })
-	}
 }
 
 // isRetired reports whether the link of rcv has ended.
@@ -72,7 +71,9 @@ func (r *receiver) isRetired(rcv *azservicebus.Receiver) bool {
 // replaceSettler lets the next request by a lock's token attach a new link. Requests of other deliveries may still wait for
 // answers over the former link, for settleTimeout at most.
 func (r *receiver) replaceSettler(rcv *azservicebus.Receiver) {
-	r.settler.forget(rcv)
+	if !r.settler.forget(rcv) {
+		return // another request has
+	}
 	r.conn.tasks.Go(func() {
 		_ = backoff.Sleep(r.conn.ctx, 2*settleTimeout)
 		r.closeLibrary(rcv)

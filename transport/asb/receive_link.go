@@ -10,6 +10,7 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -86,7 +87,13 @@ func (l *link) came(asked, n int) {
 
 // receive returns at least one message or an error.
 func (l *link) receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
-	for range emptyReturns {
+	pause := backoff.Backoff{Min: redialMin, Max: time.Second}
+	for try := range emptyReturns {
+		if try > 0 {
+			if err := pause.Wait(ctx); err != nil {
+				return nil, err
+			}
+		}
 		own, err := l.receiver.supervisor.throttle.wait(ctx)
 		if err != nil {
 			return nil, err
@@ -122,6 +129,7 @@ func (l *link) request(ctx context.Context, limit int, own turn) (ds []transport
 		err = errLost
 	}
 	if err = cmp.Or(err, context.Cause(ctx)); err == nil {
+		own.end(errLost) // the service may have ended the link because the namespace is throttled
 		l.drop(rcv)
 	}
 	return nil, err
@@ -134,13 +142,15 @@ func (l *link) drop(rcv *azservicebus.Receiver) {
 	l.receiver.retire(rcv)
 }
 
-// forget makes the next call of on return another receiver than rcv.
-func (l *link) forget(rcv *azservicebus.Receiver) {
+// forget makes the next call of on return another receiver than rcv. It reports whether on returned rcv until now.
+func (l *link) forget(rcv *azservicebus.Receiver) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.rcv == rcv {
-		l.rcv, l.of, l.left = nil, nil, 0
+	if l.rcv != rcv {
+		return false
 	}
+	l.rcv, l.of, l.left = nil, nil, 0
+	return true
 }
 
 // call calls the library, which panics for a message that has one of the library's properties with a type of its own.

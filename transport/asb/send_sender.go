@@ -206,7 +206,10 @@ func (s *sender) close() {
 // these messages themselves. A disabled destination may be enabled again, so it refuses no message.
 func (s *sender) unsent(err error) error {
 	own := plain(err)
-	if oneOf(own, errBusy, errFailed, errOff) || !refused(err) && !errors.Is(own, transport.ErrClosed) {
+	if errors.Is(own, errOff) { // of this destination alone
+		return fmt.Errorf("asb: send to %q: %w: %w", s.entity, own, &transport.BusyError{Queue: s.entity, Reason: "it is disabled"})
+	}
+	if oneOf(own, errBusy, errFailed) || !refused(err) && !errors.Is(own, transport.ErrClosed) {
 		own = fmt.Errorf("%w: %w", transport.ErrUnreachable, own)
 	}
 	return fmt.Errorf("asb: send to %q: %w", s.entity, own)

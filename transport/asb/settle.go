@@ -110,7 +110,7 @@ func (d *delivery) end() {
 	delete(r.inFlight, d)
 	last := r.closed && len(r.inFlight) == 0
 	r.mu.Unlock()
-	r.closeRetired(d.rcv)
+	r.forgetRetired(d.rcv)
 	if last {
 		r.conn.tasks.Go(r.leave)
 	}
@@ -222,7 +222,7 @@ func (d *delivery) byToken(ctx context.Context, v verb) (err error) {
 		return cl.cause(ctx, err)
 	}
 	err = v.ask(ctx, cl, rcv, &azservicebus.ReceivedMessage{LockToken: d.raw.LockToken})
-	if err != nil && !answered(err) && cl.alive() { // the service may have ended the link
+	if err != nil && !answered(err) && cl.alive() && ctx.Err() == nil { // the service may have ended the link
 		d.receiver.replaceSettler(rcv)
 	}
 	return err
