@@ -252,7 +252,7 @@ func (s *Scheduler) failed(ctx context.Context, session *endpoint.Session, id st
 		return err
 	}
 	now, known, err := store.load(ctx, id)
-	if err != nil || !known {
+	if err != nil || !known || now.RunID != job.RunID || now.Status != Running { // another attempt has begun or ended
 		return err
 	}
 	job.CancelRequested = now.CancelRequested // it may have been requested meanwhile
