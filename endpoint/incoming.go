@@ -122,6 +122,16 @@ const maxLogged = 512
 // logID returns the id of the message for the log.
 func (in *incoming) logID() string { return errtree.Cut(in.id, maxLogged) }
 
+// forgetFailures ends the cycle of the message. Other messages may have an id that is made of the content: they have not crashed
+// a process, although they were delivered before and have no failure here.
+func (in *incoming) forgetFailures() {
+	if transport.IsContentID(in.id) {
+		in.e.failures.Clear(in.failureKey())
+		return
+	}
+	in.e.failures.Forget(in.failureKey())
+}
+
 func (in *incoming) failureKey() failurelog.Key { return failurelog.KeyOf(in.queue, in.id) }
 
 // logError logs an error that concerns the message.

@@ -126,7 +126,7 @@ func (in *incoming) succeeded(ctx context.Context) {
 	}
 	remembered := in.throttling.limit != nil && !in.throttling.deferrable()
 	if in.exclusive != nil || (n > 1 || in.inline > 0) && !in.settlement.lostLease() || remembered {
-		in.e.failures.Forget(in.failureKey())
+		in.forgetFailures()
 	}
 	in.throttling.succeeded(ctx)
 }

@@ -86,7 +86,7 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 		return err
 	}
 	if again := sameCycle(rec.Action); r.exclusive != nil || !again && !r.settlement.lostLease() {
-		r.e.failures.Forget(r.failureKey())
+		r.forgetFailures()
 	}
 	if !r.settlement.lostLease() {
 		done, failure := rec.Action, rec.Failure

@@ -114,10 +114,11 @@ func attemptOf(d *amqp.Delivery, queueType QueueType) transport.Attempt {
 	return transport.Attempt{N: 2}
 }
 
-// isUnnamed reports whether the producer gave the message no id.
+// isUnnamed reports whether the producer gave the message no id. A copy of such a message has the id of its content.
 func isUnnamed(d *amqp.Delivery) bool {
 	id, _ := d.Headers[header.MessageID].(string)
-	return d.MessageId == "" && id == ""
+	id = cmp.Or(id, d.MessageId)
+	return id == "" || transport.IsContentID(id)
 }
 
 // contentID returns the id of a message without one.

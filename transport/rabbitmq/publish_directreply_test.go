@@ -59,7 +59,7 @@ func TestADirectReplyArrivesOnce(t *testing.T) {
 	if got, more := <-replies; more {
 		t.Errorf("the caller got %q, too", got.Body)
 	}
-	if _, err := c.Dispatch(within(t), []transport.Operation{reply("nobody waits"), send1(queue, &transport.Message{ID: "m"})}); err != nil {
+	if _, err := c.Dispatch(within(t), []transport.Operation{reply("too late"), send1(queue, &transport.Message{ID: "m"})}); err != nil {
 		t.Errorf("a reply to a caller that is gone: %v", err)
 	}
 	if err := d.Complete(within(t)); err != nil {

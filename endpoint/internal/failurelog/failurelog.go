@@ -124,6 +124,14 @@ func (l *Log) Forget(key Key) {
 	l.drop(key)
 }
 
+// Clear ends the cycle of a message, and keeps that this process knows the message: others may have the same key.
+func (l *Log) Clear(key Key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.drop(key)
+	l.touch(key)
+}
+
 // touch returns the message's entry, moved to the front, or a new one.
 func (l *Log) touch(key Key) *entry {
 	if el, ok := l.entries[key]; ok {
