@@ -38,6 +38,9 @@ func (s *Saga[S]) decode(stored json.RawMessage, version int) (state S, err erro
 // encode returns a state as JSON.
 func (s *Saga[S]) encode(state *S) (json.RawMessage, error) {
 	text, err := json.Marshal(state)
+	if err == nil {
+		err = strictjson.Valid(text) // of a RawMessage, which Marshal does not look into
+	}
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("its state cannot be stored: %w", err)

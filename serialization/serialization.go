@@ -43,6 +43,9 @@ func (jsonSerializer) ContentType() string { return "application/json" }
 
 func (jsonSerializer) Marshal(v any) ([]byte, error) {
 	body, err := json.Marshal(v)
+	if err == nil {
+		err = strictjson.Valid(body) // of a json.RawMessage, which Marshal does not look into
+	}
 	if err != nil {
 		return nil, fmt.Errorf("encode %T as JSON: %w", v, err)
 	}
