@@ -20,7 +20,8 @@ With --outbox URL its outbox and its inbox are deleted too, with stored messages
 holdfast outbox drain. The variable ` + databaseVar + ` has no effect here.
 
 Without --yes nothing is deleted: the command shows each queue with its messages, and ends with exit code 2. While
-messages are being handled the command refuses: stop the endpoint first, or add --force.`
+messages are being handled the command refuses, and on RabbitMQ and Azure Service Bus, which do not say so: stop the
+endpoint first, and add --force.`
 
 // deletion holds the flags of endpoint delete.
 type deletion struct {
@@ -57,7 +58,7 @@ func (a *app) endpointDeleteCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.BoolVar(&d.yes, "yes", false, "delete them: required")
 	flags.BoolVar(&d.dryRun, "dry-run", false, "show what would be deleted, and delete nothing")
-	flags.BoolVar(&d.force, "force", false, "delete queues of which messages are being handled, too")
+	flags.BoolVar(&d.force, "force", false, "delete queues of which messages are, or may be, being handled, too")
 	return cmd
 }
 
@@ -74,10 +75,11 @@ func (a *app) deleteEndpoint(ctx context.Context, d *deletion, t target) error {
 	switch {
 	case d.dryRun:
 		return nil
-	case len(busy) > 0 && !d.force:
-		return fmt.Errorf("nothing was deleted: messages of %s are being handled: stop the endpoint first, or add --force", strings.Join(busy, ", "))
 	case !d.yes:
 		return usagef("nothing was deleted: confirm with --yes")
+	case len(busy) > 0 && !d.force:
+		return fmt.Errorf("nothing was deleted: messages of %s are being handled, or the broker does not say: "+
+			"stop the endpoint first, and add --force", strings.Join(busy, ", "))
 	}
 	for _, s := range sites {
 		err := withTarget(ctx, a, s.target, d.name, "delete queues", func(r transport.Remover) error {
@@ -118,7 +120,7 @@ func (a *app) showOwn(ctx context.Context, d *deletion, s site) (busy []string, 
 			}
 			for _, q := range stats {
 				fmt.Fprintln(a.out, contentOf(q))
-				if q.Unsettled > 0 {
+				if q.Unsettled != 0 {
 					busy = append(busy, q.Name)
 				}
 			}
@@ -130,7 +132,10 @@ func (a *app) showOwn(ctx context.Context, d *deletion, s site) (busy []string, 
 
 // contentOf describes the messages of a queue, as far as the broker counts them.
 func contentOf(q transport.QueueStats) string {
-	text := fmt.Sprintf("%s: %d ready", q.Name, q.Ready)
+	text := q.Name + ": messages are not counted"
+	if q.Ready >= 0 {
+		text = fmt.Sprintf("%s: %d ready", q.Name, q.Ready)
+	}
 	if q.Unsettled >= 0 {
 		text += fmt.Sprintf(", %d being handled", q.Unsettled)
 	}

@@ -40,7 +40,7 @@ func TestDeletingAnEndpointIsConfirmed(t *testing.T) {
 		t.Fatalf("%d deliveries, %v", len(ds), err)
 	}
 	code, out, errs := call(t, "", on("endpoint", "delete", "sales", "--yes")...)
-	if code != exitFailed || !strings.Contains(out, "1 being handled") || !strings.Contains(errs, "stop the endpoint first, or add --force") {
+	if code != exitFailed || !strings.Contains(out, "1 being handled") || !strings.Contains(errs, "stop the endpoint first, and add --force") {
 		t.Errorf("while a message is handled: exit code %d, %s%s", code, out, errs)
 	}
 	if out := must(t, "", on("endpoint", "delete", "sales", "--yes", "--force")...); !strings.Contains(out, "sales: its queues are deleted") {

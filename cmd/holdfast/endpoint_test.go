@@ -90,7 +90,7 @@ func TestAnEndpointIsAdministeredOnSQLTransports(t *testing.T) {
 			if r, _ := provision(t, exitFailed, "endpoint", "verify", "sales", "--event", "Shop.OrderPlaced"); len(r.Found) != 1 {
 				t.Errorf("unsubscribed: %+v", r)
 			}
-			must(t, "", "endpoint", "delete", "sales", "--instance", "7", "--yes")
+			must(t, "", "endpoint", "delete", "sales", "--instance", "7", "--yes", "--force")
 			if out := must(t, "", "queues", "--json"); strings.Contains(out, "sales") || !strings.Contains(out, `"error"`) {
 				t.Errorf("left after delete: %s", out)
 			}
