@@ -227,36 +227,38 @@ func (s *Scheduler) failed(ctx context.Context, session *endpoint.Session, id st
 	if err != nil {
 		return err
 	}
+	seen := job
 	job.LastError = errorText(rec.Failure.Err)
 	if use := rec.Failure.Config.RetryOf(rec.Failure.Type, rec.Failure.Headers); use.Mode != 0 {
 		job.MaxAttempts = use.Policy.Retries() + 1
 	}
-	if !job.CancelRequested.IsZero() {
-		job.Status = Cancelled
-		rec.Action = recoverability.Discard{Reason: ErrCancelled.Error()}
-		return s.end(ctx, session, job)
-	}
-	switch action := rec.Action.(type) {
-	case recoverability.Delay:
-		job.Status, job.NextAttempt = WaitingRetry, db.Now().Add(action.For).UTC()
-	case recoverability.MoveToError, recoverability.DeadLetter, recoverability.Discard:
-		job.Status = Failed
-		return s.end(ctx, session, job)
-	case recoverability.Retry:
+	cancelled := !job.CancelRequested.IsZero()
+	if _, ok := rec.Action.(recoverability.Retry); ok && !cancelled {
 		return s.again(ctx, db, job, 0)
-	case recoverability.RetryInline:
-		return s.again(ctx, db, job, action.For)
+	}
+	if inline, ok := rec.Action.(recoverability.RetryInline); ok && !cancelled {
+		return s.again(ctx, db, job, inline.For)
 	}
 	store, err := s.storeOf(ctx, session)
 	if err != nil {
 		return err
 	}
 	now, known, err := store.load(ctx, id)
-	if err != nil || !known || now.RunID != job.RunID || now.Status != Running { // another attempt has begun or ended
+	if err != nil || !known || now.RunID != seen.RunID || now.Status != seen.Status { // another attempt has begun or ended
 		return err
 	}
 	job.CancelRequested = now.CancelRequested // it may have been requested meanwhile
-	return store.save(ctx, job)
+	if cancelled {
+		job.Status = Cancelled
+		rec.Action = recoverability.Discard{Reason: ErrCancelled.Error()}
+		return s.end(ctx, session, job)
+	}
+	if delay, ok := rec.Action.(recoverability.Delay); ok {
+		job.Status, job.NextAttempt = WaitingRetry, db.Now().Add(delay.For).UTC()
+		return store.save(ctx, job)
+	}
+	job.Status = Failed
+	return s.end(ctx, session, job)
 }
 
 // again stores that a job waits for another attempt at the same message, in a transaction of its own: no other goes with
