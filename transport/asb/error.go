@@ -195,6 +195,12 @@ func endsLink(err error) bool {
 	return oneOf(plain(err), errRights, errOff, transport.ErrNoQueue)
 }
 
+// mayHaveEnded reports whether the service may have ended the $management link of a request with err. It has not if the request
+// has an answer with a status, such as that of a throttled namespace.
+func mayHaveEnded(err error) bool {
+	return err != nil && answerCode(err) == 0 && !done(plain(err))
+}
+
 // status returns the HTTP status of an error of the administration, or 0 if there was no answer.
 func status(err error) int {
 	if e, ok := errors.AsType[*azcore.ResponseError](err); ok {

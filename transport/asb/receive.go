@@ -13,8 +13,12 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// maxReceive is the most that one Receive returns.
-const maxReceive = 500
+const (
+	// maxReceive is the most that one Receive returns.
+	maxReceive = 500
+	// hearTimeout bounds the request by which a receiver finds out whether the service answers again.
+	hearTimeout = 5 * time.Second
+)
 
 var (
 	_ transport.Receiver = (*receiver)(nil)
@@ -108,18 +112,27 @@ func (r *receiver) Window(int) {}
 // Listening implements [transport.Listener].
 func (r *receiver) Listening() bool { return r.heard.Load() }
 
-// hear browses a message after a failure: a receive at an empty queue gets no answer.
+// hear browses a message after a failure: a receive at an empty queue gets no answer. The service may have ended the link for
+// that, too, so after a request without an answer the next one attaches another.
 func (r *receiver) hear(ctx context.Context) error {
 	if r.heard.Load() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoReply)
+	bounded, cancel := context.WithTimeoutCause(ctx, hearTimeout, errNoReply)
 	defer cancel()
-	if _, err := r.supervisor.browse(ctx, r.settler.on, 0, 1); !there(err) {
-		return cmp.Or(context.Cause(ctx), err)
+	var used *azservicebus.Receiver
+	_, err := r.supervisor.browse(bounded, func(cl *client) (rcv *azservicebus.Receiver, err error) {
+		used, err = r.settler.on(cl)
+		return used, err
+	}, 0, 1)
+	if there(err) {
+		r.heard.Store(true)
+		return nil
 	}
-	r.heard.Store(true)
-	return nil
+	if used != nil && mayHaveEnded(err) && ctx.Err() == nil {
+		r.replaceSettler(used)
+	}
+	return cmp.Or(context.Cause(bounded), err)
 }
 
 // Receive implements [transport.Receiver].

@@ -222,7 +222,7 @@ func (d *delivery) byToken(ctx context.Context, v verb) (err error) {
 		return cl.cause(ctx, err)
 	}
 	err = v.ask(ctx, cl, rcv, &azservicebus.ReceivedMessage{LockToken: d.raw.LockToken})
-	if err != nil && !answered(err) && cl.alive() && ctx.Err() == nil { // the service may have ended the link
+	if mayHaveEnded(err) && cl.alive() && ctx.Err() == nil {
 		d.receiver.replaceSettler(rcv)
 	}
 	return err
