@@ -22,13 +22,7 @@ func TestIdleEndpointIsReadyAgain(t *testing.T) {
 	onBrokers(t, []string{"quorum", "postgres", "servicebus", "sqs"}, nil, func(t *testing.T, broker string) {
 		at, away, back := outageOf(t, broker)
 		r := start(t, idle(at))
-		awaitHealth(t, r, true)
-		for range 2 {
-			away()
-			awaitHealth(t, r, false)
-			back()
-			awaitHealth(t, r, true)
-		}
+		survivesOutages(t, r, away, back)
 	})
 }
 
@@ -39,13 +33,7 @@ func TestIdleOutboxIsReadyAgain(t *testing.T) {
 	cfg := idle(&rabbitmq.Transport{URL: brokertest.RabbitMQ(t)})
 	cfg.Outbox = rows
 	r := start(t, cfg)
-	awaitHealth(t, r, true)
-	for range 2 {
-		away()
-		awaitHealth(t, r, false)
-		back()
-		awaitHealth(t, r, true)
-	}
+	survivesOutages(t, r, away, back)
 }
 
 func idle(at transport.Transport) endpoint.Config {
@@ -53,6 +41,18 @@ func idle(at transport.Transport) endpoint.Config {
 		Name: "idle", Transport: at, Install: true, Logger: slog.New(slog.DiscardHandler),
 		Messages: []endpoint.Message{endpoint.Command[work]("Kill.Work")},
 		Handlers: []endpoint.Handler{endpoint.Handle(func(context.Context, *endpoint.Session, work) error { return nil })},
+	}
+}
+
+// survivesOutages takes the broker away twice, and waits until the endpoint is not ready, and then ready again.
+func survivesOutages(t *testing.T, r *running, away, back func()) {
+	t.Helper()
+	awaitHealth(t, r, true)
+	for range 2 {
+		away()
+		awaitHealth(t, r, false)
+		back()
+		awaitHealth(t, r, true)
 	}
 }
 
