@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
@@ -72,7 +73,8 @@ type attempt struct {
 	handler     *Handler  // its handler; nil before and after
 	recoveredBy *recovery // from its failure; nil before
 	limited     bool      // a policy or Message.Timeout limits the time of all handlers
-	session     Session   // of the handlers
+	running     overdue.Call
+	session     Session // of the handlers
 
 	receive  pipeline.Receive
 	logical  pipeline.Logical
@@ -151,7 +153,7 @@ func (a *attempt) handle(ctx context.Context) (out outcome, err error) {
 	if a.exclusive != nil && a.exclusive.parked {
 		return nil, a.exclusive.crashLoop()
 	}
-	if err := a.e.receive(ctx, &a.receive); err != nil {
+	if err := a.runStages(ctx); err != nil {
 		return nil, err
 	}
 	if a.keyed.ended != nil { // a behavior has dropped the error
@@ -166,6 +168,13 @@ func (a *attempt) handle(ctx context.Context) (out outcome, err error) {
 		return nil, err
 	}
 	return completed{}, nil
+}
+
+// runStages runs the message through its behaviors and handlers.
+func (a *attempt) runStages(ctx context.Context) error {
+	a.live.calls.Begin(&a.running, a.queue, a.id, a.slot.Goroutine())
+	defer a.live.calls.End(&a.running)
+	return a.e.receive(ctx, &a.receive)
 }
 
 // complete sends ops and completes the message, through the Dispatch stage.

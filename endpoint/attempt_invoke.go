@@ -26,6 +26,7 @@ func (a *attempt) invokeCalls(ctx context.Context, l *pipeline.Logical) error {
 		}
 		c := &a.calls[i]
 		a.at, a.handler = i, &c.Handler
+		a.running.Enter(&c.name)
 		a.invoke = pipeline.Invoke{Logical: l, Handler: c.name, Value: l.Value}
 		if base := a.as(c.as); base != nil {
 			a.invoke.Value = base
@@ -83,6 +84,8 @@ func (a *attempt) call(ctx context.Context, value any) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrHandlerTimeout)
 	defer cancel()
+	a.live.calls.Limit(&a.running, limit)
+	defer a.live.calls.Limit(&a.running, 0)
 	err := a.handler.invoke(ctx, &a.session, value)
 	if err != nil && context.Cause(ctx) == ErrHandlerTimeout { //nolint:errorlint // the very cause given above
 		return &handlerTimeoutError{limit, err}

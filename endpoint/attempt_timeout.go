@@ -51,6 +51,8 @@ func (a *attempt) invokeWithin(ctx context.Context, l *pipeline.Logical) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, resilience.ErrAttemptTimeout)
 	defer cancel()
 	a.limited = true
+	a.live.calls.Limit(&a.running, limit)
+	defer a.live.calls.Limit(&a.running, 0)
 	err := a.invokeCalls(ctx, l)
 	if err != nil && errors.Is(context.Cause(ctx), resilience.ErrAttemptTimeout) {
 		return &attemptTimeoutError{policy, &resilience.TimeoutError{After: limit, Err: err}}

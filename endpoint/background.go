@@ -2,20 +2,45 @@ package endpoint
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
+
+	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
+	"github.com/holdfast-go/holdfast/internal/goroutines"
 )
 
 // background starts the functions of Config.Background. The result ends their context and returns when they have.
 func (l *live) background(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
-	for _, f := range l.e.cfg.Background {
-		wg.Go(func() { l.inBackground(ctx, f) })
+	for i, f := range l.e.cfg.Background {
+		wg.Go(func() {
+			defer l.awaited(ctx, fmt.Sprintf("function %d of Config.Background", i+1))()
+			l.inBackground(ctx, f)
+		})
 	}
 	return func() {
 		cancel()
 		wg.Wait()
+	}
+}
+
+// awaited counts the call that begins now among those that Run waits for, from the end of ctx on. returned ends that.
+func (l *live) awaited(ctx context.Context, name string) (returned func()) {
+	var call overdue.Call
+	call.Enter(&name)
+	goroutine := goroutines.ID()
+	begun := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(begun)
+		l.calls.Begin(&call, "", "", goroutine)
+	})
+	return func() {
+		if !stop() {
+			<-begun
+			l.calls.End(&call)
+		}
 	}
 }
 

@@ -24,6 +24,9 @@ var (
 	// errSettled is for a behavior that calls next again after the message is settled.
 	errSettled = errors.New("the message is settled already: nothing more can be done about it")
 	errGoexit  = errors.New("a handler or behavior ended its goroutine (runtime.Goexit)")
+
+	// errRunGoexit is for a function of the transport's configuration, such as one for credentials.
+	errRunGoexit = errors.New("a function of the configuration ended the goroutine of Run (runtime.Goexit)")
 )
 
 // timeoutError has the class [recoverability.ClassTimeout].

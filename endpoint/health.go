@@ -17,7 +17,8 @@ type Health struct {
 	Live bool `json:"live"`
 	// Ready is true while the endpoint receives and processes messages. It is false before Run is ready and after its
 	// context has ended, while receiving fails or is paused, while the driver's own queues are not known, while attempts
-	// are limited after failures in a row, and while a failed message cannot be settled.
+	// are limited after failures in a row, while a failed message cannot be settled, and while handlers beyond their time
+	// limit take all slots of a queue.
 	Ready bool `json:"ready"`
 	// Reasons are the reasons why the endpoint is not live or not ready.
 	Reasons []string `json:"reasons,omitempty"`
@@ -75,6 +76,7 @@ func (l *live) addTo(h *Health) {
 	}
 	for _, s := range l.sources {
 		s.addTo(h)
+		l.addStuck(h, s.Queue(), s.Slots())
 	}
 	l.satellites.addTo(h)
 	l.addOutbox(h)

@@ -160,8 +160,8 @@ func TestAMessageWithoutKeysDoesNotHoldUpThoseBehind(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var l ledger
 		cfg := harness.Sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(always(time.Millisecond))),
-			endpoint.Handle(func(context.Context, *endpoint.Session, harness.ShipOrder) error {
-				time.Sleep(time.Hour)
+			endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ harness.ShipOrder) error {
+				<-ctx.Done()
 				return nil
 			}))
 		cfg.Concurrency = 2

@@ -183,5 +183,6 @@ func (q *quarantine) addTo(h *Health) {
 	h.Quarantined = q.waiting.Load()
 	if p := q.pump.Load(); p != nil {
 		h.Queues = append(h.Queues, queueHealth(q.queue, p.Stats()))
+		q.live.addStuck(h, q.live.names.of(q.live.e.cfg.Name), 1)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
+	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -32,6 +33,7 @@ type live struct {
 	settling   deadlines
 	requeues   pauses
 	acks       ackQueue
+	calls      *overdue.Watch // of the user's functions
 	held       atomic.Int64   // failed messages that could be neither settled nor moved and are not yet released
 	sources    []source       // of the endpoint's own queues
 	unreported atomic.Int64   // notifications of messages that have not returned
@@ -49,8 +51,8 @@ type live struct {
 
 // Run connects, receives and handles messages until ctx ends. Then it waits for the handlers, cancels their context
 // after StopTimeout, and disconnects when the last one has returned. It returns nil after such a stop, and an error if
-// it could not start, also because ctx ended first. When the broker becomes unreachable later, Run waits for it. An
-// endpoint runs once.
+// it could not start, also because ctx ended first. If handlers have not returned 5 s after StopTimeout, Run disconnects
+// and returns a [*StuckError]. When the broker becomes unreachable later, Run waits for it. An endpoint runs once.
 func (e *Endpoint) Run(ctx context.Context) (err error) {
 	return e.run(ctx, pump.NewGroup(), nil)
 }
@@ -64,6 +66,17 @@ func (e *Endpoint) run(ctx context.Context, group *pump.Group, shared *transport
 		e.err = err
 		close(e.ended)
 	}()
+	ran := make(chan error, 1)
+	go func() {
+		err := errRunGoexit
+		defer func() { ran <- err }()
+		err = e.runToEnd(ctx, group, shared)
+	}()
+	return e.untilReturned(ctx, ran)
+}
+
+// runToEnd runs the endpoint and returns when the last handler has.
+func (e *Endpoint) runToEnd(ctx context.Context, group *pump.Group, shared *transport.Shared) (err error) {
 	conn, err := e.open(ctx, shared)
 	if err != nil {
 		return err
@@ -93,6 +106,7 @@ func newLive(ctx context.Context, e *Endpoint, conn transport.Conn, outbox *outb
 	l := &live{
 		e: e, conn: conn, outbox: outbox, names: e.queueNames(conn), limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
 		settling: deadlines{parent: context.WithoutCancel(ctx), span: settleTimeout},
+		calls:    overdue.New(e.cfg.Logger),
 	}
 	if slices.ContainsFunc(e.cfg.Handlers, func(h Handler) bool { return h.key != nil }) {
 		l.keys = new(keylock.Locks)
@@ -183,6 +197,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	defer l.e.live.Store(nil)
 	defer l.relayUntilEnd(ctx)() // after the functions of Background have returned, which may store messages
 	defer l.background(ctx)()
+	defer l.watchCalls(ctx)()
 	l.quarantine.begin(ctx)
 	defer l.reportStart(ctx)()
 	var wg sync.WaitGroup

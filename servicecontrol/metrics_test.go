@@ -76,9 +76,12 @@ func (l *landscape) values(metric string) (all []string) {
 	return all
 }
 
-// working is a handler that takes as many seconds as N.
-var working = endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m placeOrder) error {
-	time.Sleep(time.Duration(m.N) * time.Second)
+// working is a handler that takes as many seconds as N, and less at a stop.
+var working = endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, m placeOrder) error {
+	select {
+	case <-time.After(time.Duration(m.N) * time.Second):
+	case <-ctx.Done():
+	}
 	return nil
 })
 

@@ -30,14 +30,15 @@ func (p *Pump) settles() int {
 // Slot is a message's place in the pump. Its methods are safe for concurrent use, and do nothing once Handle has
 // returned.
 type Slot struct {
-	pump     *Pump
-	delivery transport.Delivery
-	ctx      context.Context         //nolint:containedctx // passed to the handler by the goroutine that runs it
-	cancel   context.CancelCauseFunc // of ctx; nil without leases
-	since    time.Duration           // time of receipt
-	size     int64                   // bytes of the message; 0 without a budget
-	order    int64                   // set when it starts
-	attached any                     // by Config.Arrived
+	pump      *Pump
+	delivery  transport.Delivery
+	ctx       context.Context         //nolint:containedctx // passed to the handler by the goroutine that runs it
+	cancel    context.CancelCauseFunc // of ctx; nil without leases
+	since     time.Duration           // time of receipt
+	size      int64                   // bytes of the message; 0 without a budget
+	order     int64                   // set when it starts
+	attached  any                     // by Config.Arrived
+	goroutine uint64                  // that runs Handle
 
 	// The rest is guarded by the pump's mutex.
 	state  state
@@ -64,6 +65,9 @@ func (s *Slot) Attach(v any) { s.attached = v }
 
 // Attached returns what Config.Arrived has attached to the message, or nil.
 func (s *Slot) Attached() any { return s.attached }
+
+// Goroutine returns the number of the goroutine that runs Config.Handle for the message: goroutines.ID has it.
+func (s *Slot) Goroutine() uint64 { return s.goroutine }
 
 // Free ends the handling: the next message may start while this one settles. A second call does nothing unless the
 // message got a slot again in between.

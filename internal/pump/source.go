@@ -184,6 +184,21 @@ func (s *Source) Stats() Stats {
 	return Stats{}
 }
 
+// Slots returns how many messages are handled at once at most.
+func (s *Source) Slots() int {
+	s.resizing.Lock()
+	defer s.resizing.Unlock()
+	return s.slots()
+}
+
+// slots returns the number of slots. Called with resizing held.
+func (s *Source) slots() int {
+	if s.serial || s.slow {
+		return 1
+	}
+	return s.concurrency
+}
+
 // SetConcurrency changes how many messages are handled at once, as [Pump.SetConcurrency] does, and
 // keeps the number over a pause.
 func (s *Source) SetConcurrency(n int) { s.resize(func() { s.concurrency = n }) }
@@ -199,12 +214,8 @@ func (s *Source) resize(change func()) {
 	s.resizing.Lock()
 	defer s.resizing.Unlock()
 	change()
-	n := s.concurrency
-	if s.serial || s.slow {
-		n = 1
-	}
 	if o := s.opened.Load(); o != nil {
-		o.pump.set(n, s.serial)
+		o.pump.set(s.slots(), s.serial)
 	}
 }
 

@@ -1,6 +1,10 @@
 package pump
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/holdfast-go/holdfast/internal/goroutines"
+)
 
 // workers are the goroutines that handle messages. An idle worker is kept for the next message: its stack has grown to
 // the size that handlers need, and growing a new one for each message costs as much as the rest of the endpoint's work.
@@ -33,7 +37,9 @@ func (p *Pump) work(s *Slot) {
 		}
 	}()
 	more := make(chan *Slot, 1)
+	id := goroutines.ID()
 	for s != nil {
+		s.goroutine = id
 		p.cfg.Handle(s.ctx, s.delivery, s)
 		s = p.after(s, more)
 	}
