@@ -1,12 +1,14 @@
 package asb
 
 import (
+	"context"
 	"fmt"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/callback"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -133,11 +135,8 @@ func translated(m transport.Message, translate func(*transport.Message)) (out tr
 	if translate == nil || m.Undecodable != nil {
 		return out
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			out.Undecodable = fmt.Errorf("asb: Transport.Translate panicked: %v", v)
-		}
-	}()
-	translate(&out)
+	if err := callback.Run(context.Background(), func() error { translate(&out); return nil }); err != nil {
+		out.Undecodable = fmt.Errorf("asb: Transport.Translate: %w", err)
+	}
 	return out
 }

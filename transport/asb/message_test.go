@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"math"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -275,4 +276,17 @@ func FuzzReceipt(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A Translate that panics or ends its goroutine makes its message undecodable, and no more.
+func TestTranslateEndsNoReceiving(t *testing.T) {
+	for name, f := range map[string]func(*transport.Message){
+		"panic":  func(*transport.Message) { panic("no") },
+		"goexit": func(*transport.Message) { runtime.Goexit() },
+	} {
+		m := translated(transport.Message{ID: "a"}, f)
+		if m.ID != "a" || m.Undecodable == nil || !strings.Contains(strings.ToLower(m.Undecodable.Error()), name) {
+			t.Errorf("%s: %v", name, m.Undecodable)
+		}
+	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/internal/callback"
 )
 
 // Credentials identify the user of a connection, see [Transport].Credentials. They are made by [Password], [Token] and
@@ -78,14 +80,18 @@ func (d *dialer) ask(ctx context.Context) (Credentials, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, credentialsTimeout, errors.New("no answer in time"))
 	defer cancel()
-	login, err := d.credentials(ctx)
+	var answer Credentials
+	err := callback.Run(ctx, func() (err error) {
+		answer, err = d.credentials(ctx)
+		return err
+	})
 	switch {
 	case err != nil:
 		return Credentials{}, fmt.Errorf("rabbitmq: Transport.Credentials: %w", err)
-	case login.mechanism == "":
+	case answer.mechanism == "":
 		return Credentials{}, errors.New("rabbitmq: Transport.Credentials returned none: use Password, Token or External")
 	default:
-		return login, nil
+		return answer, nil
 	}
 }
 

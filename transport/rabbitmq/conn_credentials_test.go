@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -212,6 +213,11 @@ func TestCredentialsThatCannotBeUsedAreRefused(t *testing.T) {
 		{"amqp://u:hunter2@127.0.0.1:1", ask(rabbitmq.Password("u", "hunter2"), nil), "leave one of them out"},
 		{"amqp://127.0.0.1:1", ask(rabbitmq.Credentials{}, nil), "returned none"},
 		{"amqp://127.0.0.1:1", ask(rabbitmq.Credentials{}, errors.New("the vault is sealed")), "the vault is sealed"},
+		{"amqp://127.0.0.1:1", func(context.Context) (rabbitmq.Credentials, error) { panic("no vault") }, "panic: no vault"},
+		{"amqp://127.0.0.1:1", func(context.Context) (rabbitmq.Credentials, error) {
+			runtime.Goexit()
+			return rabbitmq.Credentials{}, nil
+		}, "runtime.Goexit"},
 		{brokertest.RabbitMQ(t), ask(rabbitmq.Password("guest", "hunter2"), nil), "leave one of them out"},
 		{withoutUser(t, brokertest.RabbitMQ(t)).String(), ask(rabbitmq.Password("guest", "hunter2"), nil), "password refused"},
 		{withoutUser(t, brokertest.RabbitMQ(t)).String(), ask(rabbitmq.External(), nil), "rabbitmq_auth_mechanism_ssl"},

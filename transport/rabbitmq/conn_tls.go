@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"os"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/internal/callback"
 )
 
 // link is the connection of the client library, which reads through a [frameReader] and writes through a [coalescer].
@@ -39,7 +42,7 @@ func (d *dialer) newLink(n *node, out *coalescer) (*link, error) {
 		return nil, err
 	}
 	c := tls.Client(&recordConn{out, bufio.NewReaderSize(out, readAhead)}, config)
-	if err := c.Handshake(); err != nil {
+	if err := callback.Run(context.Background(), c.Handshake); err != nil { // the configuration may have functions
 		return nil, err
 	}
 	return &link{c, newFrameReader(c), out}, nil

@@ -3,7 +3,10 @@ package rabbitmq_test
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -53,4 +56,23 @@ func TestOverTLSWithCertificatesOnBothSides(t *testing.T) {
 
 	files := listener.URL + "?cacertfile=" + listener.CA + "&certfile=" + listener.ClientCert + "&keyfile=" + listener.Key
 	must(t, dispatch(open(t, files, nil), send1(queue, message("a", "x"))))
+}
+
+// A function of the TLS configuration that ends its goroutine ends neither Open nor the goroutine that connects.
+func TestATLSFunctionThatEndsItsGoroutine(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	defer server.Close()
+	for name, f := range map[string]func(tls.ConnectionState) error{
+		"goexit": func(tls.ConnectionState) error { runtime.Goexit(); return nil },
+		"panic":  func(tls.ConnectionState) error { panic("no") },
+	} {
+		tr := &rabbitmq.Transport{
+			URL: "amqps://guest:guest@" + server.Listener.Addr().String(),
+			TLS: &tls.Config{InsecureSkipVerify: true, VerifyConnection: f}, //nolint:gosec // f decides
+		}
+		if _, err := tr.Open(within(t), transport.Env{}); err == nil || !strings.Contains(strings.ToLower(err.Error()), name) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package rabbitmq_test
 
 import (
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -177,10 +178,15 @@ func TestMessagesOfOtherProducersAreTranslated(t *testing.T) {
 	url := brokertest.RabbitMQ(t)
 	c := open(t, url, func(tr *rabbitmq.Transport) {
 		tr.Translate = func(m *transport.Message) {
-			if m.Native[rabbitmq.PropertyAppID] != "legacy" {
+			switch m.Native[rabbitmq.PropertyAppID] {
+			case "unknown":
 				panic("a stranger")
+			case "ending":
+				runtime.Goexit()
 			}
-			m.ID = m.Headers.Get("order") + "/" + m.Native[rabbitmq.PropertyRoutingKey]
+			if m.ID == "" || transport.IsContentID(m.ID) {
+				m.ID = m.Headers.Get("order") + "/" + m.Native[rabbitmq.PropertyRoutingKey]
+			}
 			m.Headers.Set(header.EnclosedMessageTypes, "Shop.PlaceOrder")
 		}
 	})
@@ -189,8 +195,10 @@ func TestMessagesOfOtherProducersAreTranslated(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	publishRaw(t, raw, "", queue, amqp.Publishing{AppId: "legacy", Type: "place", Priority: 4, Timestamp: at, Headers: amqp.Table{"order": int64(7)}})
 	publishRaw(t, raw, "", queue, amqp.Publishing{AppId: "unknown", MessageId: "x"})
+	publishRaw(t, raw, "", queue, amqp.Publishing{AppId: "ending", MessageId: "y"})
+	publishRaw(t, raw, "", queue, amqp.Publishing{AppId: "other", MessageId: "z"})
 
-	ds := nextN(t, receive(t, c, queue, 2), 2)
+	ds := nextN(t, receive(t, c, queue, 4), 4)
 	m := ds[0].Message()
 	want := map[string]string{"app-id": "legacy", "type": "place", "priority": "4", "timestamp": "2026-01-02T03:04:05Z", "routing-key": queue}
 	if diff := cmp.Diff(want, m.Native); diff != "" {
@@ -201,6 +209,12 @@ func TestMessagesOfOtherProducersAreTranslated(t *testing.T) {
 	}
 	if m := ds[1].Message(); m.Undecodable == nil || m.ID != "x" {
 		t.Errorf("a panic made %q: %v", m.ID, m.Undecodable)
+	}
+	if m := ds[2].Message(); m.Undecodable == nil || m.ID != "y" {
+		t.Errorf("runtime.Goexit made %q: %v", m.ID, m.Undecodable)
+	}
+	if m := ds[3].Message(); m.Undecodable != nil {
+		t.Errorf("the message after them: %v", m.Undecodable)
 	}
 }
 

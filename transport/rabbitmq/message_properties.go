@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/callback"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -152,10 +154,7 @@ func (c *conn) read(m *transport.Message, d *amqp.Delivery) {
 	if c.translate == nil || m.Undecodable != nil {
 		return
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			m.Undecodable = fmt.Errorf("rabbitmq: Transport.Translate panicked: %v", v)
-		}
-	}()
-	c.translate(m)
+	if err := callback.Run(context.Background(), func() error { c.translate(m); return nil }); err != nil {
+		m.Undecodable = fmt.Errorf("rabbitmq: Transport.Translate: %w", err)
+	}
 }
