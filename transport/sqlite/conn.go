@@ -21,7 +21,7 @@ var (
 // store is the SQLite dialect of the lease engine: one connection that writes, and a few that read.
 type store struct {
 	path string
-	file os.FileInfo
+	file *identity
 
 	write  *sql.DB
 	read   *sql.DB
@@ -49,9 +49,12 @@ func (s *store) prepare(ctx context.Context) (err error) {
 	if err := s.writer.prepare(ctx); err != nil {
 		return err
 	}
-	if s.file, err = os.Stat(s.path); err != nil {
+	info, err := os.Stat(s.path)
+	if err != nil {
 		return err
 	}
+	s.file = &identity{path: s.path, info: info}
+	s.writer.file = s.file
 	if s.first, err = s.read.PrepareContext(ctx, firstVisible); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -61,5 +62,60 @@ func TestOpenSaysThatAFileIsReadOnly(t *testing.T) {
 	}()
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "needs write permission on the file") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// What is sent after the file was deleted or replaced fails: SQLite would write to a file that no other process can open.
+func TestAFileThatIsDeletedOrReplacedIsSaid(t *testing.T) {
+	for name, change := range map[string]func(path string) error{
+		"deleted":  os.Remove,
+		"moved":    func(path string) error { return os.Rename(path, path+".old") },
+		"replaced": func(path string) error { return errors.Join(os.Remove(path), os.WriteFile(path, nil, 0o600)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := temp(t)
+			conn, err := (&Transport{Path: path}).Open(t.Context(), transport.Env{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := conn.Close(); err != nil && name == "moved" {
+					t.Error(err)
+				}
+			}()
+			if err := conn.(transport.Installer).Install(t.Context(), transport.Plan{Queues: []transport.Queue{{Name: queue}}}); err != nil {
+				t.Fatal(err)
+			}
+			r := receiver(t, conn, queue)
+			send(t, conn, to(queue, "m"))
+			d := receive(t, r)
+			if err := change(path); err != nil {
+				t.Fatal(err)
+			}
+			_, err = conn.Dispatch(t.Context(), []transport.Operation{to(queue, "lost")})
+			isOther := func(what string, err error) {
+				t.Helper()
+				if !errors.Is(err, transport.ErrUnreachable) || !strings.Contains(err.Error(), "deleted or replaced") || !strings.Contains(err.Error(), path) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			isOther("Dispatch", err)
+			isOther("Complete", d.Complete(t.Context()))
+			for ctx := t.Context(); err == nil || !strings.Contains(err.Error(), "deleted or replaced"); { // within a second
+				if _, err = r.Receive(ctx, 1); err != nil {
+					isOther("Receive", err)
+				}
+			}
+			if name != "moved" {
+				return
+			}
+			if err := os.Rename(path+".old", path); err != nil {
+				t.Fatal(err)
+			}
+			send(t, conn, to(queue, "n"))
+			if err := d.Complete(t.Context()); err != nil {
+				t.Error("with the file back:", err)
+			}
+		})
 	}
 }

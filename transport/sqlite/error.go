@@ -32,7 +32,7 @@ func (s *store) Classify(err error) tablequeue.Class {
 		return tablequeue.Conflict
 	case errors.Is(err, transport.ErrNoQueue), errors.Is(err, tablequeue.ErrNoTimers):
 		return tablequeue.Refused
-	case errors.Is(err, errLocked):
+	case errors.Is(err, errLocked), errors.Is(err, errOtherFile):
 		return tablequeue.Unavailable
 	}
 	switch primary(err) {
@@ -53,6 +53,9 @@ func (s *store) Classify(err error) tablequeue.Class {
 // Outage implements [tablequeue.Outages]. A function of OnCommit may have written to another file that is read-only, so
 // this one is asked.
 func (s *store) Outage(ctx context.Context, err error) bool {
+	if errors.Is(err, errOtherFile) {
+		return true
+	}
 	switch primary(err) {
 	case codes.SQLITE_FULL, codes.SQLITE_IOERR:
 		return true

@@ -35,6 +35,9 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 // look returns the time at which the first row of queue becomes visible, and reports whether it is visible. It
 // ignores the end of ctx, as a reader hardly ever waits.
 func (s *store) look(ctx context.Context, queue string) (next time.Duration, due bool, err error) {
+	if err := s.file.checkSometimes(); err != nil {
+		return 0, false, err
+	}
 	err = unlessBusy(ctx, func() error {
 		row := s.first.QueryRowContext(context.WithoutCancel(ctx), queue)
 		next, due, err = until(row, micros(time.Now()))

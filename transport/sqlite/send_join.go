@@ -36,7 +36,7 @@ func (s *store) sameFile(ctx context.Context, tx *sql.Tx) error {
 		return ofSQLite(ctx, err)
 	}
 	theirs, err := os.Stat(path)
-	if err == nil && os.SameFile(theirs, s.file) {
+	if err == nil && os.SameFile(theirs, s.file.info) {
 		return nil
 	}
 	return fmt.Errorf("it is one of file %q and the queues are in %q: begin it there", path, s.path)

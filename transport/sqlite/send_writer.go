@@ -21,8 +21,9 @@ import (
 // the wait of a caller.
 type writer struct {
 	conn    *sql.Conn
-	relaxed bool // commits never wait for the disk
-	synced  bool // commits wait for the disk at the moment; used by loop only
+	file    *identity // set before loop begins
+	relaxed bool      // commits never wait for the disk
+	synced  bool      // commits wait for the disk at the moment; used by loop only
 
 	statements map[string]*sql.Stmt // prepared on conn, by their text
 
@@ -159,7 +160,10 @@ func (w *writer) wait() bool {
 // turn executes the waiting parts. It takes them after the lock, when there may be more.
 func (w *writer) turn() {
 	_, synced := w.pending()
-	err := w.sync(synced)
+	err := w.file.check() // else the commit would succeed, and be lost
+	if err == nil {
+		err = w.sync(synced)
+	}
 	var tx *sql.Tx
 	if err == nil {
 		tx, err = w.begin()
