@@ -11,6 +11,7 @@ import (
 
 // The names are in statements, in literals inside of them, and in statements that those generate.
 func TestTablesAreTakenOverWhateverIsInTheirNames(t *testing.T) {
+	t.Parallel()
 	names := []string{
 		`Net.Peer`, `a'b`, `a"b`, `$do$`, `$$`, `a\b`, `%s %`, `:name :'x' [y]`, `Ünï çödé`, "line\nend", `x'); DROP TABLE victim; --`,
 		strings.Repeat("x", maxName-8), strings.Repeat("ü", 27),
@@ -45,6 +46,7 @@ func TestTablesAreTakenOverWhateverIsInTheirNames(t *testing.T) {
 
 // A role that may use the tables, and not change them, runs with the setting where all is done.
 func TestTheSettingNeedsNoRightsWhereAllIsTakenOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	peer := w.theirs("Net.Peer")
 	queues := []transport.Queue{own("Net.Peer"), shared("error")}
@@ -64,6 +66,7 @@ func TestTheSettingNeedsNoRightsWhereAllIsTakenOver(t *testing.T) {
 
 // A table without a primary key has rows with equal ids, of which each gets its own.
 func TestCopiesOfARowGetIDsOfTheirOwn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	address := nservicebus.Address(w.schema, "q")
 	w.exec(strings.Replace(foreignQ, "uuid PRIMARY KEY", "uuid NOT NULL", 1))

@@ -45,6 +45,7 @@ func keepSending(t *testing.T, db *pgx.Conn, address string, stop <-chan struct{
 }
 
 func TestSendersDoNotWaitWhileATableIsTakenOver(t *testing.T) {
+	t.Parallel()
 	const rows, held, bound = 100_000, 10 * time.Second, 5 * time.Second
 	w := newWorld(t)
 	peer := w.theirs("Net.Peer")
@@ -89,6 +90,7 @@ func TestSendersDoNotWaitWhileATableIsTakenOver(t *testing.T) {
 }
 
 func TestNServiceBusSendsWhileWeReceive(t *testing.T) {
+	t.Parallel()
 	for name, create := range map[string]func(*testing.T, *world){
 		"a table of ours":               func(t *testing.T, w *world) { ok(t, adopt(t.Context(), w.open(), own("in"))) },
 		"a table that was taken over":   func(t *testing.T, w *world) { w.theirs("in"); ok(t, adopt(t.Context(), w.adopting(), own("in"))) },
@@ -128,6 +130,7 @@ func TestNServiceBusSendsWhileWeReceive(t *testing.T) {
 }
 
 func TestTheEndOfSeqIsWarnedOf(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "ours")
 	w.theirs("Net.Peer")
 	w.theirs("error")
@@ -174,6 +177,7 @@ func TestTheEndOfSeqIsWarnedOf(t *testing.T) {
 }
 
 func TestASequenceThatMayNotBeReadIsNotWarnedOf(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.theirs("Net.Peer")
 	role := w.restricted()

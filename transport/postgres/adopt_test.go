@@ -57,6 +57,7 @@ func (w *world) script(p Transport, plan transport.Plan) (string, error) {
 }
 
 func TestATableOfNServiceBusIsTakenOver(t *testing.T) {
+	t.Parallel()
 	for name, takeOver := range map[string]func(*testing.T, *world){
 		"by the installer": func(t *testing.T, w *world) {
 			ok(t, adopt(t.Context(), w.adopting(), own("Net.Peer"), shared("error")))
@@ -173,6 +174,7 @@ const foreignQ = `CREATE TABLE %sq (id uuid PRIMARY KEY, expires timestamp, head
 
 // A table that differs from a table of NServiceBus is not taken over.
 func TestAdoptOnlyTablesOfNServiceBus(t *testing.T) {
+	t.Parallel()
 	for name, tt := range notTheirs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -197,6 +199,7 @@ func TestAdoptOnlyTablesOfNServiceBus(t *testing.T) {
 }
 
 func TestATableOfAnotherOwnerIsNotTakenOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	role := w.restricted()
 	w.exec(foreignQ)
@@ -210,6 +213,7 @@ func TestATableOfAnotherOwnerIsNotTakenOver(t *testing.T) {
 
 // The table is unchanged if the user may not create indexes.
 func TestAdoptWithoutRightToIndexes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	role := w.restricted()
 	w.theirs("Net.Peer")
@@ -226,6 +230,7 @@ func TestAdoptWithoutRightToIndexes(t *testing.T) {
 }
 
 func TestATableIsNotTakenOverWithoutTheSetting(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.theirs("Net.Peer")
 	before := w.columns("Net.Peer")
@@ -241,6 +246,7 @@ func TestATableIsNotTakenOverWithoutTheSetting(t *testing.T) {
 }
 
 func TestAProxyNeedsAListenURLToTakeTablesOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	peer := w.theirs("Net.Peer")
 	w.theySend(peer, "1")
@@ -254,6 +260,7 @@ func TestAProxyNeedsAListenURLToTakeTablesOver(t *testing.T) {
 
 // A kill after any piece leaves a table that is not received from, and that a repetition completes.
 func TestAnAdoptionThatWasKilledIsCompletedByTheNext(t *testing.T) {
+	t.Parallel()
 	plan := transport.Plan{Queues: []transport.Queue{own("Net.Peer")}}
 	s := &store{settings: settings{adopts: true}}
 	s.Schema = "x"
@@ -317,6 +324,7 @@ func (w *world) wantAdopted(queue string) {
 
 // An index whose creation is cancelled stays in the catalog, invalid.
 func TestAnIndexThatWasInterruptedIsCreatedAnew(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	peer := w.theirs("Net.Peer")
 	ok(t, adopt(t.Context(), w.adopting(), own("Net.Peer")))
@@ -389,6 +397,7 @@ func (l *lines) wait(t *testing.T, text string) {
 // An installer that waits for another one has no open transaction meanwhile, which would keep indexes from being
 // created.
 func TestInstallersWaitOutsideTransactions(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	w.theySend(w.theirs("Net.Peer"), "1")
 	s := w.store()
@@ -418,6 +427,7 @@ func TestInstallersWaitOutsideTransactions(t *testing.T) {
 }
 
 func TestATableWithTextIDsIsRewrittenOnDemand(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.version2("in", "error")
 	c := w.open()
@@ -456,6 +466,7 @@ func TestATableWithTextIDsIsRewrittenOnDemand(t *testing.T) {
 }
 
 func TestASharedQueueWithoutAUniqueIndexIsReported(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "error")
 	c := w.open()
 	if found := verified(t, c, shared("error")); len(found) != 1 || !strings.Contains(found[0], "no unique index on id") {
@@ -468,6 +479,7 @@ func TestASharedQueueWithoutAUniqueIndexIsReported(t *testing.T) {
 }
 
 func TestARefusalIsReportedBeforeATableIsTakenOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.exec(notTheirs["a trigger"].table)
 	found := verified(t, w.open(), own("q"))

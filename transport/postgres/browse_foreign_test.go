@@ -62,6 +62,7 @@ func idsOf(ms []*transport.Message) (ids []string) {
 }
 
 func TestATableOfNServiceBusIsBrowsedAndTakenFrom(t *testing.T) {
+	t.Parallel()
 	for name, pooled := range map[string]bool{"prepared": false, "pooled": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "out")
@@ -93,6 +94,7 @@ func TestATableOfNServiceBusIsBrowsedAndTakenFrom(t *testing.T) {
 
 // A message that NServiceBus receives is neither taken nor purged.
 func TestMessageNServiceBusReceivesStays(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	errs := w.theirs("error")
 	w.theySend(errs, "1", "2")
@@ -115,6 +117,7 @@ func TestMessageNServiceBusReceivesStays(t *testing.T) {
 
 // A row is taken by its seq and its id: the seq may be that of another row when the table was emptied meanwhile.
 func TestARowWithTheSeqOfAnotherIsNotTaken(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	errs := w.theirs("error")
 	w.theySend(errs, "1")
@@ -128,6 +131,7 @@ func TestARowWithTheSeqOfAnotherIsNotTaken(t *testing.T) {
 }
 
 func TestATableThatIsNoQueueIsNotBrowsed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.exec(`CREATE TABLE %scustomers (id uuid PRIMARY KEY, name text)`)
 	_, err := w.open().(transport.Browser).Browse(t.Context(), "customers")
@@ -138,6 +142,7 @@ func TestATableThatIsNoQueueIsNotBrowsed(t *testing.T) {
 
 // An event with two subscribers has two copies of one message, each of which both systems move and audit.
 func TestTwoCopiesOfAMessageAreInErrorAndAuditTables(t *testing.T) {
+	t.Parallel()
 	for _, tables := range []string{"theirs", "ours"} {
 		t.Run(tables, func(t *testing.T) {
 			w := newWorld(t, "in")

@@ -8,6 +8,7 @@ import (
 
 // A claim is bounded by the size of what it returns, however many messages are asked for.
 func TestAClaimOfLargeMessagesKeepsToItsBytes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	const body, bound = 10 << 20, 64 << 20
 	w.exec(`INSERT INTO %sin (headers, body) SELECT '{}', convert_to(repeat('x', $1), 'UTF8') FROM generate_series(1, 60)`, body)

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -43,9 +44,10 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// The same through pgbouncer, where nothing may be kept in a session, with the settings that it needs.
-func TestConformanceThroughPgBouncer(t *testing.T) {
-	t.Parallel()
+// The same through pgbouncer, where nothing may be kept in a session, with the settings that it needs. The statements of the
+// engine are tested so in make test, too: TestTheStoreDoesWhatTheEngineExpects.
+func TestChaosConformanceThroughPgBouncer(t *testing.T) {
+	brokertest.Fault(t)
 	straight, pooled := brokertest.PgBouncer(t)
 	p := harness{url: straight}
 	through := func(url string, lease time.Duration) func(testing.TB) transport.Transport {
@@ -197,16 +199,28 @@ type given struct{ tx transport.HandlerTx }
 
 func (s given) Tx(context.Context) (transport.HandlerTx, error) { return s.tx, nil }
 
+// exec executes a statement over the connection that the rules on one database share.
 func (p harness) exec(t testing.TB, statement string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	c, err := pgx.Connect(ctx, p.url)
-	if err != nil {
-		t.Fatal(err)
+	kitAdmins.mu.Lock()
+	defer kitAdmins.mu.Unlock()
+	c := kitAdmins.conns[p.url]
+	if c == nil || c.IsClosed() {
+		var err error
+		if c, err = pgx.Connect(ctx, p.url); err != nil {
+			t.Fatal(err)
+		}
+		kitAdmins.conns[p.url] = c
 	}
-	defer c.Close(ctx)
 	if _, err := c.Exec(ctx, statement); err != nil {
 		t.Fatalf("%s: %v", statement, err)
 	}
 }
+
+// kitAdmins are the connections of exec, by the URL of the database. They end with the database or the process.
+var kitAdmins = struct {
+	mu    sync.Mutex
+	conns map[string]*pgx.Conn
+}{conns: map[string]*pgx.Conn{}}

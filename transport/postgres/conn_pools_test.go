@@ -53,6 +53,7 @@ func (w *world) openOn(pool *pgxpool.Pool, lease time.Duration) transport.Conn {
 // Two handlers' transactions are all that a pool of four allows, in both of two endpoints together; a third waits. What
 // they leave is enough to claim and to send, and leases are renewed even when the caller has taken the rest.
 func TestAPoolOfFourLeavesConnectionsToTheEngine(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	pool := poolOf(t, testURL(), 4, nil)
 	one, other := w.openOn(pool, time.Second), w.openOn(pool, time.Second)
@@ -109,6 +110,7 @@ func (w *world) leasedUntil() (until time.Time) {
 }
 
 func TestAPoolThatIsTooSmallIsRefused(t *testing.T) {
+	t.Parallel()
 	url := testURL()
 	small, large := poolOf(t, url, 2, nil), poolOf(t, url, 3, nil)
 	for want, p := range map[string]Transport{
@@ -124,6 +126,7 @@ func TestAPoolThatIsTooSmallIsRefused(t *testing.T) {
 
 // A caller's pool works on after the endpoint has ended, and has no session that the endpoint changed.
 func TestACallersPoolIsLeftAsItWas(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	pool := poolOf(t, testURL(), 4, nil)
 	p := Transport{Pool: pool, Schema: w.schema}
@@ -158,6 +161,7 @@ func requirePassword(t testing.TB, admin *pgx.Conn, role string) {
 }
 
 func TestAPasswordThatChangesWhileRunning(t *testing.T) {
+	t.Parallel()
 	node := brokertest.OwnPostgres(t)
 	admin, err := pgx.Connect(t.Context(), node.URL)
 	ok(t, err)
@@ -257,6 +261,7 @@ func (tr *traced) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStart
 func (*traced) TraceConnectEnd(context.Context, pgx.TraceConnectEndData) {}
 
 func TestATracerOfTheCallersSeesTheStatements(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	var tr traced
 	pool := poolOf(t, testURL(), 4, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &tr })
@@ -277,6 +282,7 @@ func TestATracerOfTheCallersSeesTheStatements(t *testing.T) {
 
 // Every exec mode of a caller's pool carries the engine's statements.
 func TestACallersPoolMayHaveAnyExecMode(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
 		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,

@@ -25,6 +25,7 @@ func (w *world) pooled() *store {
 }
 
 func TestAPooledConnectionKeepsNothingInItsSessions(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c := w.openAs(Transport{Pooled: true})
 	later := to("out", msg("later"))
@@ -63,6 +64,7 @@ func TestAPooledConnectionKeepsNothingInItsSessions(t *testing.T) {
 // A statement on a pooled session is planned with the settings of the engine.
 // What the planner is told holds for the statement that it is told for.
 func TestPooledStatementHasOurPlan(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	s := w.pooled()
 	b := s.batch(s.renewals)
@@ -78,6 +80,7 @@ func TestPooledStatementHasOurPlan(t *testing.T) {
 
 // A batch commits behind its last row: what fails there has leased nothing.
 func TestAPooledClaimThatCannotBeCommittedFails(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	send(t, w.open(), to("in", msg("1")))
 	s := w.pooled()
@@ -100,6 +103,7 @@ func TestAPooledClaimThatCannotBeCommittedFails(t *testing.T) {
 }
 
 func TestListeningGoesPastTheProxy(t *testing.T) {
+	t.Parallel()
 	straight, pooled := brokertest.PgBouncer(t)
 	p := Transport{URL: pooled, Schema: "app", Pooled: true, ListenURL: straight}
 	here, err := p.store(t.Context(), transport.Env{})

@@ -113,6 +113,7 @@ func forward(ctx context.Context, r transport.Receiver) {
 
 // pgbouncer does not know the outcome of a statement when the server behind it crashes.
 func TestAServerThatAProxyLostMayHaveCommitted(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	straight, pooled := w.store(), w.pooled()
 	for _, test := range []struct {
@@ -134,6 +135,7 @@ func TestAServerThatAProxyLostMayHaveCommitted(t *testing.T) {
 }
 
 func TestWhatFoundNoConnectionWasNotSent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	u, err := url.Parse(testURL())
 	ok(t, err)
@@ -171,6 +173,7 @@ func TestWhatFoundNoConnectionWasNotSent(t *testing.T) {
 
 // Everything works again after the server has ended all connections.
 func TestKilledConnectionsAreReplaced(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in", "out")
 	c := w.open()
 	r := receiver(t, c, "in")
@@ -213,7 +216,7 @@ func TestKilledConnectionsAreReplaced(t *testing.T) {
 	}
 }
 
-func TestCloseLeavesNoGoroutineAndNoConnection(t *testing.T) {
+func TestCloseLeavesNoGoroutineAndNoConnection(t *testing.T) { // alone, because it looks at all goroutines
 	w := newWorld(t, "in")
 	c := w.open()
 	r := receiver(t, c, "in")
@@ -269,6 +272,7 @@ func eventually(t *testing.T, what string, look func() string) {
 }
 
 func TestNoErrorShowsThePassword(t *testing.T) {
+	t.Parallel()
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	ok(t, err)
 	addr := closed.Addr().String()
@@ -301,6 +305,7 @@ func TestNoErrorShowsThePassword(t *testing.T) {
 }
 
 func TestNotificationsReachOtherProcessesOnly(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	here, there := w.store(), w.store()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -323,6 +328,7 @@ func TestNotificationsReachOtherProcessesOnly(t *testing.T) {
 }
 
 func TestAnIdleReceiverWakesForAnotherProcess(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	here, there := w.open(), w.open()
 	r := receiver(t, here, "in")

@@ -55,6 +55,7 @@ func relay(d transport.Delivery) []transport.Operation { return d.(transport.Rel
 
 // Delayed messages of NServiceBus are received when they are due.
 func TestDelayedOfNServiceBusComeWhenDue(t *testing.T) {
+	t.Parallel()
 	for _, zone := range []string{"UTC", "Asia/Tokyo", "America/New_York"} {
 		t.Run(zone, func(t *testing.T) {
 			t.Parallel()
@@ -86,6 +87,7 @@ func TestDelayedOfNServiceBusComeWhenDue(t *testing.T) {
 }
 
 func TestSeveralInstancesMoveEachDelayedMessageOnce(t *testing.T) {
+	t.Parallel()
 	const rows = 1000
 	w := newWorld(t, "in")
 	w.delayedTable("in")
@@ -107,6 +109,7 @@ func TestSeveralInstancesMoveEachDelayedMessageOnce(t *testing.T) {
 }
 
 func TestATableThatIsNoneOfDelayedMessagesIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	for name, ddl := range map[string]string{
 		"other columns": `CREATE TABLE %s"in.Delayed" (headers text, due timestamptz)`,
 		"another type":  `CREATE TABLE %s"in.Delayed" (headers text, body bytea, due date)`,
@@ -133,6 +136,7 @@ func TestATableThatIsNoneOfDelayedMessagesIsLeftAlone(t *testing.T) {
 }
 
 func TestAMessageForAnotherQueueIsToBeSentOn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in", "out")
 	insert := func(id, to string) {
 		m := nservicebus.Message{Headers: map[string]string{header.MessageID: id, header.ForwardDestination: to}}
@@ -172,6 +176,7 @@ func delayed(id string, after time.Duration) transport.Operation {
 
 // A delayed message for NServiceBus waits in the tables of its sender.
 func TestDelayedForNServiceBusWaitsHere(t *testing.T) {
+	t.Parallel()
 	const soon = 50 * time.Millisecond
 	for name, dispatch := range map[string]func(*testing.T, *world, transport.Conn, transport.Delivery){
 		"by itself": func(t *testing.T, _ *world, c transport.Conn, _ transport.Delivery) {
@@ -241,6 +246,7 @@ func TestDelayedForNServiceBusWaitsHere(t *testing.T) {
 }
 
 func TestADelayedMessageForNServiceBusIsCancelled(t *testing.T) {
+	t.Parallel()
 	w, c, _ := forwarding(t)
 	for range 2 { // when it is not known that the table is foreign, and when it is
 		receipts := send(t, c, delayed("1", time.Hour))
@@ -254,6 +260,7 @@ func TestADelayedMessageForNServiceBusIsCancelled(t *testing.T) {
 
 // A delayed message for NServiceBus is refused if there is no table where it can wait.
 func TestDelayedForNServiceBusIsRefused(t *testing.T) {
+	t.Parallel()
 	w, c, _ := forwarding(t)
 	expiring := delayed("1", time.Minute)
 	expiring.TTL = time.Minute
@@ -310,6 +317,7 @@ func (w *world) unprivileged() string {
 
 // A missing right to create the table of forwards is reported.
 func TestMissingRightToForwardsTable(t *testing.T) {
+	t.Parallel()
 	w, owner, _ := forwarding(t)
 	c := w.openEndpoint("in", Transport{URL: w.unprivileged()})
 	receiver(t, c, "in")
@@ -340,6 +348,7 @@ func TestMissingRightToForwardsTable(t *testing.T) {
 }
 
 func TestATableOfForwardsThatIsNoneOfOursIsReported(t *testing.T) {
+	t.Parallel()
 	w, c, _ := forwarding(t)
 	refused := func(want string) {
 		t.Helper()
@@ -368,6 +377,7 @@ func TestATableOfForwardsThatIsNoneOfOursIsReported(t *testing.T) {
 }
 
 func TestASenderWithALongNameKeepsNoDelayedMessages(t *testing.T) {
+	t.Parallel()
 	for bytes, want := range map[int]bool{maxName - len(".forwards"): true, maxName - len(".forwards") + 1: false} {
 		name := strings.Repeat("s", bytes)
 		w := newWorld(t, name)
@@ -384,6 +394,7 @@ func TestASenderWithALongNameKeepsNoDelayedMessages(t *testing.T) {
 }
 
 func TestASenderThatGivesUpDoesNotDisturbOthers(t *testing.T) {
+	t.Parallel()
 	_, c, _ := forwarding(t)
 	expiring := delayed("0", time.Minute)
 	expiring.TTL = time.Minute
@@ -398,6 +409,7 @@ func TestASenderThatGivesUpDoesNotDisturbOthers(t *testing.T) {
 }
 
 func TestARemovedTableOfForwardsIsCreatedAgain(t *testing.T) {
+	t.Parallel()
 	w, c, _ := forwarding(t)
 	send(t, c, delayed("1", time.Minute))
 	w.exec(`DROP TABLE %s"in.forwards"`)
@@ -411,6 +423,7 @@ func TestARemovedTableOfForwardsIsCreatedAgain(t *testing.T) {
 }
 
 func TestSatellitesWaitForTheTableOfForwards(t *testing.T) {
+	t.Parallel()
 	w, c, _ := forwarding(t)
 	found, err := c.(transport.Satellites).Satellites(t.Context())
 	ok(t, err)

@@ -19,6 +19,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // Every statement that messages go through, and the installer's, as they are sent: a change of
 // any is seen in review. go test ./transport/postgres -run Golden -update
 func TestGoldenStatements(t *testing.T) {
+	t.Parallel()
 	const file = "testdata/statements.sql"
 	s := &store{settings: settings{Settings: dialect.Settings{Schema: "app"}}}
 	in, outgoing, theirs := s.table("in"), s.table("out"), s.table(`"public"."foreign"`)

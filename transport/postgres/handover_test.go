@@ -39,6 +39,7 @@ func (w *world) nsbReceives(queue string) (ids []string) {
 }
 
 func TestAQueueIsHandedOverToNServiceBus(t *testing.T) {
+	t.Parallel()
 	for _, zone := range []string{"UTC", "Asia/Tokyo"} {
 		t.Run(zone, func(t *testing.T) {
 			const queue = `Go."Peer`
@@ -107,6 +108,7 @@ func TestAQueueIsHandedOverToNServiceBus(t *testing.T) {
 
 // A message to a queue that was handed over is sent as to a queue of NServiceBus.
 func TestSendToAQueueHandedOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in", "sender")
 	sender := w.openEndpoint("sender", Transport{})
 	receiver(t, sender, "sender")
@@ -136,6 +138,7 @@ func TestSendToAQueueHandedOver(t *testing.T) {
 
 // The next handover moves messages that the last handover kept.
 func TestNextHandOverMovesKeptMessages(t *testing.T) {
+	t.Parallel()
 	w, c, _ := forwarding(t)
 	send(t, c, delayed("0", time.Hour))
 	tx, err := w.sql.Begin(t.Context())
@@ -155,6 +158,7 @@ func TestNextHandOverMovesKeptMessages(t *testing.T) {
 
 // A message that was handed over is not found by its receipt.
 func TestReceiptOfAMessageHandedOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.openEndpoint("in", Transport{})
 	late := to("in", msg("late"))
@@ -166,6 +170,7 @@ func TestReceiptOfAMessageHandedOver(t *testing.T) {
 }
 
 func TestAQueueThatCannotBeHandedOverIsUnchanged(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("q", maxName-len(".Delayed")+1)
 	w := newWorld(t, "in", "text", long)
 	w.exec(`ALTER TABLE %s"text" ALTER id DROP DEFAULT, ALTER id TYPE text USING id::text`)
@@ -189,6 +194,7 @@ func TestAQueueThatCannotBeHandedOverIsUnchanged(t *testing.T) {
 }
 
 func TestRowsWithTheSameIDAreHandedOverToo(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	w.exec(`INSERT INTO %s"in" (id, headers) SELECT '` + anID + `', '{"NServiceBus.MessageId":"' || n || '"}' FROM generate_series(1, 3) AS n`)
 	w.exec(`INSERT INTO %s"in" (headers, visible_at) VALUES ('no headers', now() + interval '1 hour'), ('{}', 'infinity')`)
@@ -205,6 +211,7 @@ func TestRowsWithTheSameIDAreHandedOverToo(t *testing.T) {
 }
 
 func TestForwardsBelongToTheirQueue(t *testing.T) {
+	t.Parallel()
 	w, c, _ := forwarding(t)
 	plan := transport.Plan{Queues: []transport.Queue{{Name: "in"}, {Name: "out"}}}
 	verify := func() []transport.Finding {
@@ -230,6 +237,7 @@ func TestForwardsBelongToTheirQueue(t *testing.T) {
 
 // A handover waits longer for its index than any statement of an endpoint.
 func TestHandOverWaitsForItsIndex(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	tx, err := w.sql.Begin(t.Context())
 	ok(t, err)

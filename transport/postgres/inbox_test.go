@@ -56,6 +56,7 @@ func handled(t *testing.T, c transport.Conn, n int) bool {
 }
 
 func TestAMissingInboxIsNamed(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c := w.open()
 	send(t, c, to("in", msg("1")))
@@ -77,6 +78,7 @@ func TestAMissingInboxIsNamed(t *testing.T) {
 }
 
 func TestATableThatIsNoInboxIsLeftAsItIs(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c := w.open()
 	w.exec(`CREATE TABLE %s"theirs" (id int)`)
@@ -97,6 +99,7 @@ func TestATableThatIsNoInboxIsLeftAsItIs(t *testing.T) {
 
 // An inbox of a later version is refused. An inbox without a version is completed.
 func TestVersionsOfAnInbox(t *testing.T) {
+	t.Parallel()
 	w := newOutbox(t)
 	c := w.open()
 	w.exec(`UPDATE %sholdfast_handled SET version = 7`)
@@ -124,6 +127,7 @@ func TestVersionsOfAnInbox(t *testing.T) {
 }
 
 func TestAMissingRightOnAnInboxIsReported(t *testing.T) {
+	t.Parallel()
 	w := newOutbox(t)
 	user := w.unprivileged()
 	u, err := url.Parse(user)
@@ -154,6 +158,7 @@ func TestAMissingRightOnAnInboxIsReported(t *testing.T) {
 }
 
 func TestADatabaseThatOnlyReadsStoresNothing(t *testing.T) {
+	t.Parallel()
 	w := newOutbox(t)
 	c := w.openAs(Transport{URL: testURL() + "&default_transaction_read_only=on"})
 	isErr(t, c.(transport.OutboxStore).Store(t.Context(), entryOf("in.handled", 1, "1")), transport.ErrUnreachable)
@@ -169,6 +174,7 @@ func TestADatabaseThatOnlyReadsStoresNothing(t *testing.T) {
 // A transaction that keeps a snapshot cannot see a key that a rival has recorded since. The unique index can, unless the
 // server finds a conflict first.
 func TestRivalOfASnapshotHasHandled(t *testing.T) {
+	t.Parallel()
 	w := newOutbox(t)
 	for _, level := range []string{"repeatable%20read", "serializable"} {
 		c := w.openAs(Transport{URL: testURL() + "&default_transaction_isolation=" + level})
@@ -188,6 +194,7 @@ func TestRivalOfASnapshotHasHandled(t *testing.T) {
 
 // Whether a commit whose answer was lost has happened is found by the key.
 func TestACommitWhoseAnswerWasLostIsFoundByItsKey(t *testing.T) {
+	t.Parallel()
 	w := newOutbox(t)
 	u, err := url.Parse(testURL())
 	ok(t, err)
@@ -227,6 +234,7 @@ func TestACommitWhoseAnswerWasLostIsFoundByItsKey(t *testing.T) {
 }
 
 func TestRivalsRemoveEachOldIDOnce(t *testing.T) {
+	t.Parallel()
 	w := newOutbox(t)
 	w.exec(`INSERT INTO %s"in.handled" (key, at, sum) SELECT gen_random_uuid(), now() - interval '2 days', 1 FROM generate_series(1, 20000)`)
 	w.exec(`INSERT INTO %s"in.handled" (key, at, sum) SELECT gen_random_uuid(), now() - interval '2 hours', 1 FROM generate_series(1, 1000)`)
@@ -251,6 +259,7 @@ func TestRivalsRemoveEachOldIDOnce(t *testing.T) {
 
 // Old ids are removed by time and by name at once. The order of their keys is not that in which they were recorded.
 func TestIDsAreRemovedByTimeAndByNameAtOnce(t *testing.T) {
+	t.Parallel()
 	const total, some = 20_000, 500
 	w := newOutbox(t)
 	w.exec(`INSERT INTO %s"in.handled" (key, at, sum)

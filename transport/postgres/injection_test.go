@@ -20,6 +20,7 @@ var attacks = []string{
 // Whatever is in names, types, headers, ids and bodies is data; queue names are tried in
 // TestNamesAreQuotedWhateverIsInThem too.
 func TestSQLInWhateverUsersGiveIsData(t *testing.T) {
+	t.Parallel()
 	for name, p := range map[string]Transport{"prepared": {}, "pooled": {Pooled: true}, "shared": {SubscriptionRouting: `"'; DROP TABLE victim; --`}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "victim")
@@ -79,6 +80,7 @@ func attempt(t *testing.T, p Transport, attack string) {
 }
 
 func TestASchemaNameIsQuoted(t *testing.T) {
+	t.Parallel()
 	const schema = `x"; DROP SCHEMA public; --`
 	w := newWorld(t)
 	t.Cleanup(func() {

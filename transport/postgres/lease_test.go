@@ -19,6 +19,7 @@ func completeWith(t testing.TB, d transport.Delivery, ops ...transport.Operation
 }
 
 func TestASettleAfterTheLeaseWasTakenOverHitsNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in", "out")
 	first, second := w.open(), w.open()
 	send(t, first, to("in", msg("1")))
@@ -43,6 +44,7 @@ func TestASettleAfterTheLeaseWasTakenOverHitsNothing(t *testing.T) {
 }
 
 func TestALostLeaseDoesNotTouchItsNeighboursInTheBatch(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in", "out")
 	c := w.open()
 	const n = 50
@@ -77,6 +79,7 @@ func TestALostLeaseDoesNotTouchItsNeighboursInTheBatch(t *testing.T) {
 }
 
 func TestALeaseThatRanOutUnnoticedStillHolds(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.open()
 	r := receiver(t, c, "in")
@@ -92,6 +95,7 @@ func TestALeaseThatRanOutUnnoticedStillHolds(t *testing.T) {
 }
 
 func TestRenewExtendsAndTellsWhatIsLost(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.openAs(Transport{Lease: time.Minute})
 	r := receiver(t, c, "in")
@@ -126,6 +130,7 @@ func (w *world) secondsVisible(d transport.Delivery) (s float64) {
 }
 
 func TestCompetingReceiversGetEachMessageOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	const n = 3000
 	ops := make([]transport.Operation, n)
@@ -171,6 +176,7 @@ func TestCompetingReceiversGetEachMessageOnce(t *testing.T) {
 }
 
 func TestAttemptsAreExactAcrossReceiversThatCrash(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	send(t, w.open(), to("in", msg("1")))
 	for n := 1; n <= 5; n++ {
@@ -183,6 +189,7 @@ func TestAttemptsAreExactAcrossReceiversThatCrash(t *testing.T) {
 }
 
 func TestCloseGivesBackWhatWasNotSettled(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	first, second := w.open(), w.open()
 	send(t, first, to("in", msg("1")), to("in", msg("2")))
@@ -198,6 +205,7 @@ func TestCloseGivesBackWhatWasNotSettled(t *testing.T) {
 }
 
 func TestAContextThatEndsInReceiveDropsNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.open()
 	r := receiver(t, c, "in")
@@ -231,6 +239,7 @@ func TestAContextThatEndsInReceiveDropsNothing(t *testing.T) {
 }
 
 func TestTwoDeliveriesOfOneRowInABatchAreTwoLeases(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in", "out")
 	send(t, w.open(), to("in", msg("1")), to("in", msg("2")))
 	s := w.store()

@@ -31,6 +31,7 @@ func hears(t *testing.T, s *store, tell func()) (queue string) {
 
 // A schema with the longest possible name is listened to and sent to.
 func TestSchemaWithTheLongestName(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	schema := fmt.Sprintf("%07d", os.Getpid()%1e7) + strings.Repeat("ü", 28) // cut after 63 bytes, the channel would end within a letter
 	w.exec(`DROP SCHEMA IF EXISTS ` + quote(schema) + ` CASCADE`)
@@ -59,6 +60,7 @@ func TestSchemaWithTheLongestName(t *testing.T) {
 }
 
 func TestASendByAnAddressWithASchemaIsHeardOfThere(t *testing.T) {
+	t.Parallel()
 	here, there := newWorld(t), newWorld(t, "in")
 	address := quote(there.schema, "in")
 	for name, tell := range map[string]func(){
@@ -80,6 +82,7 @@ func TestASendByAnAddressWithASchemaIsHeardOfThere(t *testing.T) {
 // An id is text of anybody's; it is stored as a header, without a NUL and without what is not UTF-8. A message without one
 // has that of its row.
 func TestAnIDOfAnyBytesIsSent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.open()
 	r := receiver(t, c, "in")
@@ -97,12 +100,12 @@ func TestAnIDOfAnyBytesIsSent(t *testing.T) {
 	}
 }
 
-func TestHugeHeadersAndBodiesArriveWhole(t *testing.T) {
+func TestHugeHeadersAndBodiesArriveWhole(t *testing.T) { // alone, because a write has 10 s
 	w := newWorld(t, "in")
 	c := w.open()
 	m := msg("1")
-	m.Headers.Set("trace", strings.Repeat("\"stack\"\n", 1<<20))
-	m.Body = []byte(strings.Repeat("0123456789abcdef", 2<<20))
+	m.Headers.Set("trace", strings.Repeat("\"stack\"\n", 1<<18))
+	m.Body = []byte(strings.Repeat("0123456789abcdef", 1<<20))
 	send(t, c, to("in", m), to("in", msg("2")))
 	got := receive(t, receiver(t, c, "in"), 1)[0].Message()
 	if got.Headers.Get("trace") != m.Headers.Get("trace") || string(got.Body) != string(m.Body) {
@@ -112,6 +115,7 @@ func TestHugeHeadersAndBodiesArriveWhole(t *testing.T) {
 
 // What a receiver holds of a table that is dropped is lost with it; when there is a table again it goes on.
 func TestATableThatIsDroppedAndMadeAgainIsReceivedFrom(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.open()
 	r := receiver(t, c, "in")
@@ -140,6 +144,7 @@ func TestATableThatIsDroppedAndMadeAgainIsReceivedFrom(t *testing.T) {
 // Connections to a server that takes no writes are given up.
 // After a failover that leaves connections standing, what was the primary takes no writes.
 func TestConnectionsToAStandbyAreGivenUp(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	s := w.store()
 	for _, pool := range []*pgxpool.Pool{s.leases.Pool, s.writes.Pool} {
@@ -170,6 +175,7 @@ func TestConnectionsToAStandbyAreGivenUp(t *testing.T) {
 
 // A handler's statement fails on a standby, which is a primary when the failure is examined.
 func TestAPromotedStandbyWasAnOutage(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	s := w.store()
 	h := beginOn(t, s, `SET default_transaction_read_only = on`)
@@ -213,6 +219,7 @@ func beginOn(t *testing.T, s *store, statement string) *handlerTx {
 }
 
 func TestATransactionOfAUsersThatTakesNoWritesIsHisOwn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	s := w.store()
 	row := []tablequeue.Row{{Queue: "in", ID: "1", Headers: []byte("{}")}}
@@ -242,6 +249,7 @@ func TestATransactionOfAUsersThatTakesNoWritesIsHisOwn(t *testing.T) {
 
 // There is a statement for each set of queues that handlers send to.
 func TestStatementsPerSetOfDestinations(t *testing.T) {
+	t.Parallel()
 	const queues = 8
 	names := make([]string, queues)
 	for i := range names {
@@ -290,6 +298,7 @@ func completions(rows []tablequeue.Claimed, lease int64, out func(i int) string)
 
 // If there are more transactions than connections, transactions wait for each other.
 func TestMoreTransactionsThanConnections(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c := w.openAs(Transport{MaxTx: 2})
 	ok(t, c.(transport.Subscriber).Subscribe(t.Context(), "out", []string{"Shop.Paid"}))
@@ -322,6 +331,7 @@ func TestMoreTransactionsThanConnections(t *testing.T) {
 // A statement that times out at the server has done nothing.
 // Where the server breaks statements off that take long, what was asked has not happened and may be asked again.
 func TestStatementTimeoutHasDoneNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	p := Transport{URL: testURL() + "&statement_timeout=100", Schema: w.schema}
 	s, err := p.store(t.Context(), transport.Env{})
@@ -348,6 +358,7 @@ func TestStatementTimeoutHasDoneNothing(t *testing.T) {
 }
 
 func TestTheReasonOfARetryIsTheRowsLastError(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.open()
 	send(t, c, to("in", msg("1")))

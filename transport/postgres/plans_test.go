@@ -76,6 +76,7 @@ type explained struct {
 // TestClaimsUnderAnOldSnapshot holds a snapshot from before many messages have passed. Only a few claims may walk
 // through what these have left in the index, and a row that becomes visible among that is found all the same.
 func TestClaimsUnderAnOldSnapshot(t *testing.T) {
+	t.Parallel()
 	e := newExplained(t, false, false)
 	old, err := e.leases.Begin(t.Context())
 	ok(t, err)

@@ -13,6 +13,7 @@ import (
 
 // Rows that are stored for a receiver of the Conn are leased to the receiver: no other process receives them.
 func TestStoredRowsAreLeasedToAReceiverOfTheConn(t *testing.T) {
+	t.Parallel()
 	w := newOutbox(t)
 	c := w.openAs(Transport{Lease: 20 * time.Second})
 	r := receiver(t, c, "out")
@@ -62,6 +63,7 @@ func TestStoredRowsAreLeasedToAReceiverOfTheConn(t *testing.T) {
 
 // A row whose key is not new is neither inserted nor received.
 func TestARowOfAHandledMessageIsNotReceived(t *testing.T) {
+	t.Parallel()
 	w := newOutbox(t)
 	c := w.open()
 	r := receiver(t, c, "out")

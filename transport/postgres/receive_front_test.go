@@ -12,6 +12,7 @@ func at(seconds, seq int64) place {
 }
 
 func TestTheFrontIsUsedOnlyWhereLooksAreSlow(t *testing.T) {
+	t.Parallel()
 	var f front
 	now := time.Unix(1000, 0)
 	begins := func(want place) {
@@ -44,6 +45,7 @@ func TestTheFrontIsUsedOnlyWhereLooksAreSlow(t *testing.T) {
 
 // A claim that fails reports nothing: the next full look is not put off by more than usual.
 func TestAFailedLookIsRepeated(t *testing.T) {
+	t.Parallel()
 	var f front
 	now := time.Unix(1000, 0)
 	f.reached(at(900, 1), true, time.Second, now)
@@ -59,6 +61,7 @@ func TestAFailedLookIsRepeated(t *testing.T) {
 // An operator may park a message by visible_at = 'infinity', or want one first by '-infinity': neither is a moment in
 // microseconds.
 func TestRowsAtBothEndsOfTimeAreNoError(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	w.exec(`INSERT INTO %sin (headers, visible_at) VALUES ('{"NServiceBus.MessageId":"first"}', '-infinity'), ('{"NServiceBus.MessageId":"parked"}', 'infinity')`)
 	r := receiver(t, w.open(), "in")

@@ -35,6 +35,7 @@ func (r recordedTx) Query(ctx context.Context, text string, args ...any) (pgx.Ro
 // TestACallersCommitCarriesNoNotification has receivers notified of what was sent in a caller's transaction when it has
 // committed, and by another transaction: commits with notifications wait for each other.
 func TestACallersCommitCarriesNoNotification(t *testing.T) {
+	t.Parallel()
 	url := brokertest.Postgres(t)
 	s, err := (&Transport{URL: url}).store(t.Context(), transport.Env{Endpoint: "e"})
 	ok(t, err)
@@ -73,6 +74,7 @@ func TestACallersCommitCarriesNoNotification(t *testing.T) {
 
 // TestNamesThatAreNoQueuesAreForgotten has the texts of statements bounded, however many names are sent to.
 func TestNamesThatAreNoQueuesAreForgotten(t *testing.T) {
+	t.Parallel()
 	s := &store{settings: settings{Settings: dialect.Settings{Schema: "public"}}}
 	const names, most = 3000, 1000
 	for i := range names {
@@ -92,6 +94,7 @@ func TestNamesThatAreNoQueuesAreForgotten(t *testing.T) {
 // A batch is written again after the server has ended connections.
 // TestBatchIsRepeatedAfterKills ends the pool's connections while they are idle.
 func TestBatchIsRepeatedAfterKills(t *testing.T) {
+	t.Parallel()
 	url := brokertest.Postgres(t)
 	conn, err := (&Transport{URL: url}).Open(t.Context(), transport.Env{Endpoint: "e"})
 	ok(t, err)

@@ -11,6 +11,7 @@ import (
 
 // The start of a server that has been restarted since is asked for again, once.
 func TestARestartedServerIsTheSameDatabase(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "out")
 	s, err := (&Transport{URL: testURL(), Schema: w.schema}).store(t.Context(), transport.Env{})
 	ok(t, err)

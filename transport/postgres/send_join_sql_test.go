@@ -98,6 +98,7 @@ func usersDBs(t testing.TB, url string) map[string]usersDB {
 }
 
 func TestATransactionOfAnyLibraryIsOneToSendIn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "out", "other")
 	c := w.open()
 	r := receiver(t, c, "out")
@@ -140,6 +141,7 @@ func TestATransactionOfAnyLibraryIsOneToSendIn(t *testing.T) {
 }
 
 func TestAPlainMessageIsOneStatementInAUsersTransaction(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "out", "other")
 	c := w.open()
 	for name, db := range usersDBs(t, testURL()) {
@@ -164,6 +166,7 @@ func TestAPlainMessageIsOneStatementInAUsersTransaction(t *testing.T) {
 
 // The server has ended the transaction. The next one is protected by a savepoint.
 func TestAnErrorOfTheOneStatementEndsAUsersTransaction(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "out", "other")
 	c := w.open()
 	for name, db := range usersDBs(t, testURL()) {
@@ -195,6 +198,7 @@ func TestAnErrorOfTheOneStatementEndsAUsersTransaction(t *testing.T) {
 // A publish in a user's transaction survives the end of a subscriber.
 // A subscriber that is uninstalled does not fail the transactions of publishers.
 func TestJoinedPublishWhenASubscriberEnds(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "out", "gone")
 	c := w.open()
 	published := transport.Operation{Types: []string{"T"}, Message: msg("1")}
@@ -221,6 +225,7 @@ func TestJoinedPublishWhenASubscriberEnds(t *testing.T) {
 // The right to insert is enough to send in a user's transaction.
 // A program that only sends needs no right to read the queue.
 func TestJoinedSendNeedsOnlyInsert(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "out")
 	c := w.open()
 	user := w.unprivileged()
@@ -250,6 +255,7 @@ func TestJoinedSendNeedsOnlyInsert(t *testing.T) {
 // A transaction of another database with the same tables sends nothing.
 // A database that has the same tables takes no row, whether the statement has a savepoint or not.
 func TestJoinATwinDatabase(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "out")
 	c := w.open()
 	elsewhere := brokertest.Postgres(t)
@@ -288,6 +294,7 @@ func databaseOf(t testing.TB, url string) string {
 }
 
 func TestATransactionOfAnotherDatabaseSystemIsRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "out")
 	c := w.open()
 	db, err := sql.Open("sqlite", "file:"+t.TempDir()+"/theirs.db")
@@ -313,6 +320,7 @@ func TestATransactionOfAnotherDatabaseSystemIsRefused(t *testing.T) {
 }
 
 func TestASQLTransactionThatIsOverIsAnError(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "out")
 	c := w.open()
 	tx := beginSQL(t, usersSQL(t, testURL(), pgx.QueryExecModeCacheStatement, nil))

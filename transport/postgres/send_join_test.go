@@ -45,6 +45,7 @@ func join(t testing.TB, c transport.Conn, tx any, ops ...transport.Operation) er
 
 // The user's writes and the messages of the same transaction commit together.
 func TestJoinedSendCommitsWithTheRow(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c := w.open()
 	pool := users(t, testURL())
@@ -62,6 +63,7 @@ func TestJoinedSendCommitsWithTheRow(t *testing.T) {
 }
 
 func TestASavepointOfAUserUndoesWhatWasSentInIt(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c := w.open()
 	tx := begin(t, users(t, testURL()))
@@ -78,6 +80,7 @@ func TestASavepointOfAUserUndoesWhatWasSentInIt(t *testing.T) {
 
 // Behind pgbouncer and the like, users' connections may not prepare statements.
 func TestAUsersConnectionMayBeOfAnyExecMode(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "out")
 	c := w.open()
 	r := receiver(t, c, "out")
@@ -114,6 +117,7 @@ func TestAUsersConnectionMayBeOfAnyExecMode(t *testing.T) {
 }
 
 func TestAValueThatIsNoTransactionIsRefusedByItsType(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "out")
 	c := w.open()
 	for want, tx := range map[string]any{
@@ -134,6 +138,7 @@ func TestAValueThatIsNoTransactionIsRefusedByItsType(t *testing.T) {
 
 // A transaction of another database is refused, and goes on.
 func TestJoinAnotherDatabase(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "out")
 	c := w.open()
 	other := users(t, brokertest.Postgres(t))
@@ -152,6 +157,7 @@ func TestJoinAnotherDatabase(t *testing.T) {
 }
 
 func TestWhatCannotBeSentLeavesAUsersTransactionAsItWas(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	w.exec(`ALTER TABLE %s"out" ADD CHECK (headers::json ->> 'NServiceBus.MessageId' <> 'refused')`)
 	c := w.open()
@@ -180,6 +186,7 @@ func TestWhatCannotBeSentLeavesAUsersTransactionAsItWas(t *testing.T) {
 }
 
 func TestATransactionThatIsOverOrAbortedIsAnError(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "out")
 	c := w.open()
 	pool := users(t, testURL())
@@ -196,6 +203,7 @@ func TestATransactionThatIsOverOrAbortedIsAnError(t *testing.T) {
 
 // A user's transaction notifies listeners when it commits, and not before.
 func TestJoinedSendWakesAtTheCommit(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "out", "other")
 	c := w.open()
 	_, err := w.sql.Exec(t.Context(), "LISTEN "+pgx.Identifier{"holdfast." + w.schema}.Sanitize())
@@ -224,6 +232,7 @@ func TestJoinedSendWakesAtTheCommit(t *testing.T) {
 
 // The transaction of one endpoint's handler serves another endpoint of the same database.
 func TestAHandlersTransactionIsOneToSendIn(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c, other := w.open(), w.open()
 	send(t, c, to("in", msg("1")))
@@ -236,6 +245,7 @@ func TestAHandlersTransactionIsOneToSendIn(t *testing.T) {
 
 // A killed connection leaves both the user's row and the message, or neither.
 func TestJoinedSendIsAtomicUnderKills(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c := w.open()
 	pool, killers := users(t, testURL()), users(t, testURL())

@@ -29,6 +29,7 @@ func timer(queue, name, id string) transport.Operation {
 
 // A program of the version before works on a table with the column, and one of this version on a table without it.
 func TestTimersAreAddedToATableThatIsInUse(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "q")
 	before, now := w.open(), w.open()
 	send := func(c transport.Conn, ops ...transport.Operation) error {
@@ -74,6 +75,7 @@ func TestTimersAreAddedToATableThatIsInUse(t *testing.T) {
 
 // Two transactions of users set one name: the second waits for the first, and replaces its row.
 func TestUsersTransactionsSetOneName(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.open()
 	w.installTimers(c, "q")

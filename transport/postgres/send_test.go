@@ -27,6 +27,7 @@ func failedOps(t testing.TB, err error) (indexes []int) {
 }
 
 func TestABadOperationDoesNotFailItsNeighbours(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in", "out")
 	w.exec(`ALTER TABLE %s"out" ADD CHECK (headers::json ->> 'NServiceBus.MessageId' <> 'refused')`)
 	c := w.open()
@@ -51,6 +52,7 @@ func TestABadOperationDoesNotFailItsNeighbours(t *testing.T) {
 }
 
 func TestABadCompletionFailsAloneAndCanBeRepeated(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in", "out")
 	c := w.open()
 	const n = 20
@@ -85,6 +87,7 @@ func TestABadCompletionFailsAloneAndCanBeRepeated(t *testing.T) {
 }
 
 func TestTheMessagesOfADispatchKeepTheirOrder(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.open()
 	var ops []transport.Operation
@@ -104,6 +107,7 @@ func TestTheMessagesOfADispatchKeepTheirOrder(t *testing.T) {
 }
 
 func TestADelayedMessageIsVisibleWhenItIsDue(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.open()
 	r := receiver(t, c, "in")
@@ -124,6 +128,7 @@ func TestADelayedMessageIsVisibleWhenItIsDue(t *testing.T) {
 }
 
 func TestDueTimesAreTheDatabases(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.open()
 	after, at := to("in", msg("after")), to("in", msg("at"))
@@ -145,6 +150,7 @@ func TestDueTimesAreTheDatabases(t *testing.T) {
 
 // A delayed message can be cancelled until it is delivered.
 func TestCancelUntilDelivered(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.open()
 	now, first, second := to("in", msg("now")), to("in", msg("first")), to("in", msg("second"))
@@ -169,6 +175,7 @@ func TestCancelUntilDelivered(t *testing.T) {
 }
 
 func TestAnExpiredMessageIsRemovedAndNeverHandedOut(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.open()
 	r := receiver(t, c, "in")
@@ -192,6 +199,7 @@ func TestAnExpiredMessageIsRemovedAndNeverHandedOut(t *testing.T) {
 }
 
 func TestAPublishedMessageReachesEachSubscriberOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "billing", "shipping", "audit")
 	c := w.open()
 	subscribe := c.(transport.Subscriber).Subscribe
@@ -215,6 +223,7 @@ func TestAPublishedMessageReachesEachSubscriberOnce(t *testing.T) {
 
 // A message without readable headers is delivered, so that it reaches the error queue.
 func TestUnreadableHeadersAreDelivered(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	w.exec(`INSERT INTO %sin (id, headers, body) VALUES ($1, '{"half', 'body')`, anID)
 	w.exec(`INSERT INTO %sin (headers) VALUES ('{}')`) // what plain SQL need not give has defaults

@@ -10,6 +10,7 @@ import (
 )
 
 func TestAMessageComesOutAsItWentIn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.open()
 	m := msg("ä-1")
@@ -41,6 +42,7 @@ func headers(m *transport.Message) (all [][2]string) {
 }
 
 func TestRetryCountsAndReleaseDoesNot(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.open()
 	r := receiver(t, c, "in")

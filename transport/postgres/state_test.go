@@ -49,6 +49,7 @@ func save(t *testing.T, states transport.StateStore, state string) {
 }
 
 func TestALoadLeavesTheHandlersSettings(t *testing.T) {
+	t.Parallel()
 	_, c := newRecords(t)
 	for _, set := range []string{"", "SET LOCAL lock_timeout = '123ms'"} {
 		tx, states, user := recordTx(t, c)
@@ -72,6 +73,7 @@ func TestALoadLeavesTheHandlersSettings(t *testing.T) {
 
 // A handler may roll its savepoint back, and so unlock a record that was loaded in it.
 func TestARecordThatASavepointHasUnlockedIsAConflict(t *testing.T) {
+	t.Parallel()
 	for _, exists := range []bool{false, true} {
 		_, c := newRecords(t)
 		if exists {
@@ -101,6 +103,7 @@ func TestARecordThatASavepointHasUnlockedIsAConflict(t *testing.T) {
 }
 
 func TestADeadlockOfTwoRecordsIsAConflict(t *testing.T) {
+	t.Parallel()
 	_, c := newRecords(t)
 	other := transport.RecordID{2}
 	first, firsts, _ := recordTx(t, c)
@@ -125,6 +128,7 @@ func TestADeadlockOfTwoRecordsIsAConflict(t *testing.T) {
 }
 
 func TestRecordsWithoutTheirTable(t *testing.T) {
+	t.Parallel()
 	c := newWorld(t).open()
 	tx, states, _ := recordTx(t, c)
 	_, err := states.Load(t.Context(), recordID, recordName)
@@ -139,6 +143,7 @@ func TestRecordsWithoutTheirTable(t *testing.T) {
 }
 
 func TestTheTableOfRecordsIsVerified(t *testing.T) {
+	t.Parallel()
 	w, c := newRecords(t)
 	plan := transport.Plan{Records: []string{recordKind}}
 	verified := func() string {
@@ -276,6 +281,7 @@ func (e *explained) usesRecords(n int) {
 
 // A save changes no index.
 func TestSavesAreHeapOnlyUpdates(t *testing.T) {
+	t.Parallel()
 	w, c := newRecords(t)
 	tx, states, _ := recordTx(t, c)
 	save(t, states, `0`)
@@ -297,6 +303,7 @@ func TestSavesAreHeapOnlyUpdates(t *testing.T) {
 }
 
 func TestARecordsCountsAreEstimatedInALargeTable(t *testing.T) {
+	t.Parallel()
 	w, c := newRecords(t)
 	w.exec(`INSERT INTO %sholdfast_state (id, kind, key, version, status, state, changed)
 SELECT gen_random_uuid(), 'orders/saga', n::text, 1, CASE WHEN n % 4 = 0 THEN 2 ELSE 1 END, to_json(repeat('x', 900)), now() - interval '1 hour'

@@ -9,6 +9,7 @@ import (
 )
 
 func TestTheStoreDoesWhatTheEngineExpects(t *testing.T) {
+	t.Parallel()
 	for name, open := range map[string]func(w *world) *store{
 		"prepared": (*world).store, "pooled": (*world).pooled, "a caller's pool": (*world).onPool,
 	} {

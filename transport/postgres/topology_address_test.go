@@ -10,6 +10,7 @@ import (
 )
 
 func TestEveryFormOfAnAddressIsOneQueue(t *testing.T) {
+	t.Parallel()
 	s := &store{settings: settings{Settings: dialect.Settings{Schema: "shop"}}}
 	for form, want := range map[string]struct{ address, name string }{
 		"sales":              {`"shop"."sales"`, "sales"},
@@ -44,6 +45,7 @@ func TestEveryFormOfAnAddressIsOneQueue(t *testing.T) {
 }
 
 func TestAMalformedAddressIsNoQueue(t *testing.T) {
+	t.Parallel()
 	s := &store{settings: settings{Settings: dialect.Settings{Schema: "shop"}}}
 	for _, bad := range []string{
 		`"`, `""`, `"a`, `"a""`, `""."a"`, `"a".""`, `"a".`, `"a".b`, `"a"b`, `"a""b`, `"a"."b`, `"a"."b"."c"`, `"a"."b"c`, `"a" . "b"`, `"a"."b" `,

@@ -21,6 +21,7 @@ const foreignTable = `CREATE TABLE %sforeign (id uuid PRIMARY KEY, expires times
 const anID = "0199a2f0-6f2b-7cc1-a4c5-4f1fd0c4c9a1"
 
 func TestAQueueOfNServiceBusIsSentTo(t *testing.T) {
+	t.Parallel()
 	sent := func(id string) transport.Operation {
 		op := to("foreign", msg(id))
 		op.TTL = time.Hour
@@ -93,6 +94,7 @@ func TestAQueueOfNServiceBusIsSentTo(t *testing.T) {
 
 // Two find out at once what a table is: the one that comes second has been refused for the same reason.
 func TestAQueueOfNServiceBusIsFoundOutByTwoAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.exec(foreignTable)
 	s := w.store()
@@ -112,6 +114,7 @@ func TestAQueueOfNServiceBusIsFoundOutByTwoAtOnce(t *testing.T) {
 
 // A queue of NServiceBus takes no delayed messages, and is not received from.
 func TestLimitsOfAQueueOfNServiceBus(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	w.exec(foreignTable)
 	c := w.open()
@@ -139,6 +142,7 @@ func TestLimitsOfAQueueOfNServiceBus(t *testing.T) {
 }
 
 func TestAForeignTableIsReportedAndNotRemoved(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	w.exec(foreignTable)
 	c := w.open()
@@ -170,6 +174,7 @@ func TestAForeignTableIsReportedAndNotRemoved(t *testing.T) {
 }
 
 func TestTheScriptLeavesAQueueOfNServiceBusAsItIs(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.exec(foreignTable)
 	w.exec(`INSERT INTO %sforeign (id, headers) VALUES ($1, '{}')`, anID)
@@ -190,6 +195,7 @@ func TestTheScriptLeavesAQueueOfNServiceBusAsItIs(t *testing.T) {
 // What NServiceBus's senders insert: a uuid, the time of expiry in UTC without a zone, headers and
 // body, from a session that may be in any zone.
 func TestNServiceBusSendsToOurQueues(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	w.exec(`SET TIME ZONE 'Asia/Tokyo'`)
 	insert := `INSERT INTO %sin (Id, Expires, Headers, Body) VALUES ($1::uuid, (now() AT TIME ZONE 'UTC') + $2::interval, $3, $4)`
@@ -204,6 +210,7 @@ func TestNServiceBusSendsToOurQueues(t *testing.T) {
 }
 
 func TestAnAddressWithASchemaIsThatTable(t *testing.T) {
+	t.Parallel()
 	w, other := newWorld(t, "in"), newWorld(t, `sa"les`)
 	c := w.open()
 	send(t, c, to(quote(w.schema, "in"), msg("1")), to(quote(other.schema, `sa"les`), msg("2")))
@@ -217,6 +224,7 @@ func TestAnAddressWithASchemaIsThatTable(t *testing.T) {
 }
 
 func TestSubscriptionsAreSharedWithNServiceBus(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "billing", "shipping")
 	p := Transport{SubscriptionRouting: "SubscriptionRouting"}
 	c := w.openAs(p)

@@ -57,6 +57,7 @@ UNION SELECT unnest(reloptions) FROM pg_class WHERE oid = $1::regclass ORDER BY 
 // A table of the first version is migrated with its messages.
 // Migrated, it is like a table of the version before: its id stays text, for the programs that work on it.
 func TestMigrateTheFirstVersion(t *testing.T) {
+	t.Parallel()
 	for name, migrate := range map[string]func(*world, transport.Conn){
 		"by the installer": func(_ *world, c transport.Conn) { install(t, c, oldQueue) },
 		"by the script": func(w *world, _ transport.Conn) {
@@ -97,6 +98,7 @@ func TestMigrateTheFirstVersion(t *testing.T) {
 }
 
 func TestTheScriptMakesWhatTheInstallerMakes(t *testing.T) {
+	t.Parallel()
 	w, scripted := newWorld(t, "in"), newWorld(t)
 	scripted.exec(`DROP SCHEMA ` + scripted.schema + ` CASCADE`)
 	p := &Transport{Schema: scripted.schema, URL: testURL()}
@@ -118,6 +120,7 @@ func TestTheScriptMakesWhatTheInstallerMakes(t *testing.T) {
 }
 
 func TestATableOfALaterVersionIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	w.exec(`UPDATE %sholdfast_tables SET version = 99`)
 	err := w.open().(transport.Installer).Install(t.Context(), plan("in"))
@@ -127,6 +130,7 @@ func TestATableOfALaterVersionIsLeftAlone(t *testing.T) {
 }
 
 func TestATableOfALaterVersionIsNotReceivedFrom(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.open()
 	if _, err := c.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: "in"}); err != nil {
@@ -159,6 +163,7 @@ func (w *world) restricted() string {
 }
 
 func TestTheInstallerNeedsNoRightsWhereAllIsThere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	role := w.restricted()
 	w.exec(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ` + w.schema + ` TO ` + role)
@@ -172,6 +177,7 @@ func TestTheInstallerNeedsNoRightsWhereAllIsThere(t *testing.T) {
 }
 
 func TestAQueueThatCannotBeSweptHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b", "c")
 	w.exec(`INSERT INTO %sb (headers, expires) VALUES ('{}', now() AT TIME ZONE 'UTC' - interval '1 s')`)
 	w.exec(`INSERT INTO %sc (headers, expires) VALUES ('{}', now() AT TIME ZONE 'UTC' - interval '1 s')`)
@@ -186,6 +192,7 @@ func TestAQueueThatCannotBeSweptHoldsUpNoOther(t *testing.T) {
 }
 
 func TestOnlyOneProcessSweepsWhatHasExpired(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in", "busy")
 	c := w.open()
 	ops := make([]transport.Operation, 2500)

@@ -13,6 +13,7 @@ import (
 )
 
 func TestNamesAreQuotedWhateverIsInThem(t *testing.T) {
+	t.Parallel()
 	names := []string{
 		`in"; DROP TABLE victim; --`, `a.b`, `Ünï cödé`, `""""`, `'`, `$1`, `%s`, `select`, "tab\tnew\nline",
 		strings.Repeat("x", maxName), strings.Repeat("x", maxName-1) + "y", `back\slash`,
@@ -36,6 +37,7 @@ func TestNamesAreQuotedWhateverIsInThem(t *testing.T) {
 }
 
 func TestImpossibleNamesAreRefusedWithAReason(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.open()
 	for name, reason := range map[string]string{
@@ -62,6 +64,7 @@ func TestImpossibleNamesAreRefusedWithAReason(t *testing.T) {
 }
 
 func TestAMissingQueueIsSaidToBeMissing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.open()
 	_, err := c.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: "missing"})
@@ -75,6 +78,7 @@ func TestAMissingQueueIsSaidToBeMissing(t *testing.T) {
 }
 
 func TestPublishingBeforeTheInstallerRanSaysSo(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.exec(`DROP TABLE %sholdfast_subscriptions`)
 	_, err := w.open().Dispatch(t.Context(), []transport.Operation{{Message: msg("1"), Types: []string{"T"}}})
@@ -84,6 +88,7 @@ func TestPublishingBeforeTheInstallerRanSaysSo(t *testing.T) {
 }
 
 func TestSeveralProcessesInstallAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.exec(`DROP TABLE %sholdfast_subscriptions`)
 	plan := transport.Plan{Queues: []transport.Queue{{Name: "a"}, {Name: "b"}, {Name: "error", Shared: true}}}
@@ -105,6 +110,7 @@ func TestSeveralProcessesInstallAtOnce(t *testing.T) {
 }
 
 func TestInspectCountsWhatIsReadyHeldAndDelayed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in", "empty")
 	c := w.open()
 	var ops []transport.Operation

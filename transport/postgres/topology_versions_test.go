@@ -91,6 +91,7 @@ func (w *world) earlierClaim(n int) (ids []string) {
 }
 
 func TestATableWithTextIDsIsUsedByBothVersions(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.version2("in", "out")
 	c := w.open()
@@ -121,6 +122,7 @@ func TestATableWithTextIDsIsUsedByBothVersions(t *testing.T) {
 
 // The error says what keeps the earlier version from a new table.
 func TestEarlierVersionIsToldWhy(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "in", "out")
 	w.wantIDType("out", "uuid", tableVersion)
 	err := w.earlierSend(anID)
@@ -137,6 +139,7 @@ func TestEarlierVersionIsToldWhy(t *testing.T) {
 
 // A table without a recorded version is of the first version that has its type of id.
 func TestTableWithoutARecordedVersion(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "new")
 	w.version2("old")
 	w.exec(`DELETE FROM %sholdfast_tables`)
@@ -151,6 +154,7 @@ func TestTableWithoutARecordedVersion(t *testing.T) {
 }
 
 func TestCopiesOfAMessageAreRowsOfTheirOwn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.open()
 	ok(t, c.(transport.Installer).Install(t.Context(), transport.Plan{Queues: []transport.Queue{{Name: "in"}, {Name: "error", Shared: true}}}))

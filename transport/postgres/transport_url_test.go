@@ -9,6 +9,7 @@ import (
 )
 
 func TestParseURL(t *testing.T) {
+	t.Parallel()
 	for url, want := range map[string]*Transport{
 		"postgres://u@h/db?schema=app&sslmode=disable": {URL: "postgres://u@h/db?sslmode=disable", Schema: "app"},
 		"postgresql://h/db":                            {URL: "postgresql://h/db"},
@@ -26,6 +27,7 @@ func TestParseURL(t *testing.T) {
 }
 
 func TestParseURLRefusesOptionsByNameAndShowsNoPassword(t *testing.T) {
+	t.Parallel()
 	for url, want := range map[string]string{
 		"postgres://u:hunter2@h/db?shema=app":       `unknown option "shema": want one of application_name, `,
 		"postgres://u:hunter2@h/db?enable_sort=off": `unknown option "enable_sort"`,

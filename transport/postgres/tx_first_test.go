@@ -46,6 +46,7 @@ func (c counted) Write(b []byte) (int, error) {
 
 // A transaction begins in the round trip of its first statement.
 func TestBeginTravelsWithFirstStatement(t *testing.T) {
+	t.Parallel()
 	needServer(t)
 	cfg, err := parse(testURL())
 	ok(t, err)
@@ -82,6 +83,7 @@ func TestBeginTravelsWithFirstStatement(t *testing.T) {
 
 // Whatever becomes of the first statement, the connection is there for the next and the transaction the endpoint's.
 func TestTheFirstStatementOfATransactionEndsAsAnyOther(t *testing.T) {
+	t.Parallel()
 	var s string
 	var n int
 	for name, test := range map[string]struct {

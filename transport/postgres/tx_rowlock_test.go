@@ -39,6 +39,7 @@ func levels(t testing.TB) map[string]struct {
 // A handler above READ COMMITTED may take longer than its lease: no other receiver gets the message, and renewals are
 // no conflict.
 func TestAHandlerThatKeepsASnapshotKeepsItsMessage(t *testing.T) {
+	t.Parallel()
 	for name, level := range levels(t) {
 		t.Run(name, func(t *testing.T) {
 			w := newBiz(t)
@@ -68,6 +69,7 @@ func TestAHandlerThatKeepsASnapshotKeepsItsMessage(t *testing.T) {
 }
 
 func TestASnapshotThatComesTooLateIsALostLease(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c := w.open()
 	send(t, c, to("in", msg("1")))
@@ -82,6 +84,7 @@ func TestASnapshotThatComesTooLateIsALostLease(t *testing.T) {
 
 // When a transaction that had locked its row is over without a completion, the lease is renewed as before.
 func TestALeaseIsRenewedAgainAfterARollback(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c := w.openAs(Transport{Lease: time.Minute})
 	send(t, c, to("in", msg("1")))
@@ -101,6 +104,7 @@ func TestALeaseIsRenewedAgainAfterARollback(t *testing.T) {
 }
 
 func TestCloseDoesNotWaitForLockedRows(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c := w.openAs(Transport{Lease: 24 * time.Hour})
 	send(t, c, to("in", msg("1")), to("in", msg("2")))
@@ -122,6 +126,7 @@ func TestCloseDoesNotWaitForLockedRows(t *testing.T) {
 
 // The engine works at READ COMMITTED, whatever the default of the session is.
 func TestReadCommittedWhateverTheDefault(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := levels(t)["serializable by itself"].p
 	p.Schema = w.schema
@@ -138,6 +143,7 @@ func TestReadCommittedWhateverTheDefault(t *testing.T) {
 }
 
 func TestLevelsOfIsolationAreRead(t *testing.T) {
+	t.Parallel()
 	for sql, want := range map[string]struct{ snapshot, sets bool }{
 		"SET TRANSACTION ISOLATION LEVEL SERIALIZABLE":                              {true, true},
 		" set transaction read only, isolation\n level repeatable read deferrable":  {true, true},
@@ -155,6 +161,7 @@ func TestLevelsOfIsolationAreRead(t *testing.T) {
 // The first statement of a handler decides whether the row is locked.
 // At a default above it, a handler may still choose READ COMMITTED, and a read is locked for as well as a write.
 func TestFirstStatementDecidesTheLock(t *testing.T) {
+	t.Parallel()
 	p := levels(t)["serializable by itself"].p
 	for first, locked := range map[string]bool{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED": false, "SELECT 1": true} {
 		w := newBiz(t)

@@ -14,6 +14,7 @@ import (
 // What leaves one message at a time is another statement than what leaves in company, and both are
 // other ones than outside a handler's transaction.
 func TestWhatIsSentArrivesAsItWas(t *testing.T) {
+	t.Parallel()
 	empty := msg("empty")
 	empty.Body = nil
 	later, expiring := to("out", msg("later")), to("out", msg("expiring"))

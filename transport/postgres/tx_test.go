@@ -42,6 +42,7 @@ func (w *world) wantRows(in, out, biz int) {
 }
 
 func TestWritesSendsAndCompletionCommitTogether(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c := w.open()
 	send(t, c, to("in", msg("1")))
@@ -62,6 +63,7 @@ func TestWritesSendsAndCompletionCommitTogether(t *testing.T) {
 }
 
 func TestARollbackUndoesTheWritesAndKeepsTheCount(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c := w.open()
 	send(t, c, to("in", msg("1")))
@@ -81,6 +83,7 @@ func TestARollbackUndoesTheWritesAndKeepsTheCount(t *testing.T) {
 }
 
 func TestALostLeaseRollsTheWholeTransactionBack(t *testing.T) {
+	t.Parallel()
 	for _, writes := range []int{0, 1, 2} {
 		w := newBiz(t)
 		c := w.open()
@@ -97,6 +100,7 @@ func TestALostLeaseRollsTheWholeTransactionBack(t *testing.T) {
 }
 
 func TestARefusedOperationRollsTheWholeTransactionBack(t *testing.T) {
+	t.Parallel()
 	for _, queue := range []string{"missing", ""} {
 		w := newBiz(t)
 		c := w.open()
@@ -115,6 +119,7 @@ func TestARefusedOperationRollsTheWholeTransactionBack(t *testing.T) {
 }
 
 func TestAFailedStatementOfTheHandlerCannotBeCommitted(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c := w.open()
 	w.exec(`CREATE TABLE %sshares (of int)`)
@@ -145,6 +150,7 @@ func TestAFailedStatementOfTheHandlerCannotBeCommitted(t *testing.T) {
 }
 
 func TestTheHandlerHasAWholeTransaction(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c := w.open()
 	send(t, c, to("in", msg("1")))
@@ -201,6 +207,7 @@ func after(t *testing.T, user pgx.Tx) {
 
 // pgx closes the connection that a statement was broken off on.
 func TestATransactionThatWasCutIsRolledBackAlready(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c := w.open()
 	send(t, c, to("in", msg("1")))
@@ -216,6 +223,7 @@ func TestATransactionThatWasCutIsRolledBackAlready(t *testing.T) {
 }
 
 func TestCloseEndsTransactionsThatAreOpen(t *testing.T) {
+	t.Parallel()
 	w := newBiz(t)
 	c := w.open()
 	send(t, c, to("in", msg("1")), to("in", msg("2")))
@@ -233,6 +241,7 @@ func TestCloseEndsTransactionsThatAreOpen(t *testing.T) {
 }
 
 func TestAForeignTransactionIsNotOurs(t *testing.T) {
+	t.Parallel()
 	_, err := Tx(t.Context(), session{nil})
 	isErr(t, err, ErrNotOurs)
 }
