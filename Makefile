@@ -22,9 +22,14 @@ SUITE ?= trixie
 RUN ?=
 # As it was written: a pattern such as ^TestName$/sub is no variable of make.
 override RUN := $(value RUN)
-# The race detector: -race, or empty.
-RACE ?= -race
+# The race detector: -race, or empty. make test-race and make unit have it, and so has .ci/run for every test but those of
+# make test-faults, most of which start processes. It costs 70 % more CPU, and a contributor runs make test often.
+RACE ?=
 export RACE
+# The packages that take longest begin first.
+FIRST = ./endpoint/acceptance ./transport/rabbitmq ./cmd/holdfast ./transport/postgres ./transport/sqs ./transport/asb \
+	./internal/brokertest ./transport/sqlite ./endpoint
+PACKAGES = $(if $(findstring ...,$(PKG)),$(FIRST)) $(PKG)
 
 # Makes the brokers' URLs known to what follows. Apart from eval, so that a failure is seen.
 WITH_BROKERS = urls=$$(scripts/brokers.sh up); eval "$$urls"
@@ -53,12 +58,17 @@ check: lint ## What needs neither a broker nor a C compiler: lint and short test
 	$(MAKE) unit RACE=
 
 .PHONY: unit
+unit: RACE = -race
 unit: go ## The tests that need no broker, with -race
-	scripts/test.sh unit 'make unit' pkgname '$(PKG)' -short -p=$(BESIDE) -timeout=20m $(ONLY)
+	scripts/test.sh unit 'make unit' pkgname '$(PACKAGES)' -short -p=$(BESIDE) -timeout=20m $(ONLY)
 
 .PHONY: test
-test: go ## All that must hold at every commit, with -race, on real brokers; installs and starts what is missing
-	scripts/test.sh test 'make test' pkgname '$(PKG)' -count=1 -p=$(BESIDE) -timeout=20m $(ONLY)
+test: go ## All that must hold at every commit, on real brokers; installs and starts what is missing
+	scripts/test.sh test 'make test$(if $(RACE), RACE=$(RACE))' pkgname '$(PACKAGES)' -count=1 -p=$(BESIDE) -timeout=30m $(ONLY)
+
+.PHONY: test-race
+test-race: ## make test with -race
+	$(MAKE) test RACE=-race
 
 .PHONY: touched
 touched: go ## Before a commit: lint, and the tests of what differs from BASE (origin/main) and of its importers without brokers
