@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -24,6 +25,7 @@ type outbox struct {
 	own    bool // it is in the transport's own database, and timers alone wait in it
 
 	destinations destinations
+	book         destination.Book // of the destinations that the relay sends to
 	backlog      backlog
 }
 

@@ -26,14 +26,17 @@ type relayBatch struct {
 	owners  []owner               // of each operation
 	decoded time.Time             // when the times to live in ops were counted from
 
-	apart bool // each row is sent by itself, because the driver panicked over the batch
+	apart bool   // each row is sent by itself, because the driver panicked over the batch
+	yield func() // called when a call takes long, so that other batches are sent meanwhile
 }
 
 // relayRow is one stored message.
 type relayRow struct {
 	delivery transport.Delivery
 	timer    string // the stored name of a timer; else ""
-	left     int    // operations that are not sent yet
+	stored   time.Time
+	total    int // operations when it was received
+	left     int // operations that are not sent yet
 	lost     bool
 }
 
@@ -48,9 +51,9 @@ type owner struct {
 type waiting int8
 
 const (
-	forBroker     waiting = iota // it does not answer
-	forQueue                     // its queue takes no messages at the moment
-	forErrorQueue                // its queue and the error queue have refused it
+	forBroker      waiting = iota // it does not answer
+	forDestination                // its destination takes no messages at the moment
+	forErrorQueue                 // its queue and the error queue have refused it
 )
 
 // decode reads the operations of ds. One that cannot be read stays in the outbox until its lease ends: an instance of
@@ -69,10 +72,11 @@ func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
 			r.unreadable.add(ctx, r.live.e.cfg.Logger, cmp.Or(m.NativeID, m.ID), err)
 			continue
 		}
-		row := &relayRow{delivery: d, timer: m.Headers.Get(header.HoldfastTimer)}
+		row := &relayRow{delivery: d, timer: m.Headers.Get(header.HoldfastTimer), stored: e.Encoded}
 		before := len(b.ops)
 		b.ops = e.AppendLive(b.ops, now)
 		row.left = len(b.ops) - before
+		row.total = row.left
 		for i := before; i < len(b.ops); i++ {
 			op := &b.ops[i]
 			switch {
@@ -95,21 +99,36 @@ func (b *relayBatch) dispatch(ctx context.Context) {
 	}
 	ops, owners := b.ops, b.owners
 	b.ops, b.owners = nil, nil
-	if b.relay.outbox.own {
-		b.moveAll(ctx, ops, owners)
-		return
+	calls, waiting := b.calls(ops, owners)
+	b.ops, b.owners = waiting.ops, waiting.owners
+	var all sync.WaitGroup
+	for _, c := range calls {
+		switch {
+		case b.relay.outbox.own:
+			b.moveAll(ctx, c)
+		case b.apart && c.trial == "":
+			for len(c.ops) > 0 {
+				n := firstRow(c.owners)
+				b.dispatchSome(ctx, &relayCall{ops: c.ops[:n], owners: c.owners[:n]})
+				c.ops, c.owners = c.ops[n:], c.owners[n:]
+			}
+		case len(calls) == 1:
+			b.dispatchSome(ctx, c)
+		default:
+			all.Go(func() { b.relay.perform(ctx, c, b.yield) })
+		}
 	}
-	for n := 0; len(ops) > 0; ops, owners = ops[n:], owners[n:] {
-		n = b.together(owners)
-		b.dispatchSome(ctx, ops[:n], owners[:n])
+	if all.Wait(); len(calls) > 1 && !b.relay.outbox.own {
+		for _, c := range calls {
+			if c.performed {
+				b.conclude(ctx, c)
+			}
+		}
 	}
 }
 
-// together returns how many of the operations are sent in one call.
-func (b *relayBatch) together(owners []owner) int {
-	if !b.apart {
-		return len(owners)
-	}
+// firstRow returns how many of the first operations are of one row.
+func firstRow(owners []owner) int {
 	n := slices.IndexFunc(owners, func(o owner) bool { return o.row != owners[0].row })
 	if n < 0 {
 		return len(owners)
@@ -118,14 +137,23 @@ func (b *relayBatch) together(owners []owner) int {
 }
 
 // dispatchSome sends operations in one call.
-func (b *relayBatch) dispatchSome(ctx context.Context, ops []transport.Operation, owners []owner) {
-	err := b.relay.dispatch(ctx, ops)
-	if _, panicked := errors.AsType[*PanicError](err); panicked && !b.apart && owners[0].row != owners[len(owners)-1].row {
+func (b *relayBatch) dispatchSome(ctx context.Context, c *relayCall) {
+	b.relay.perform(ctx, c, b.yield)
+	b.conclude(ctx, c)
+}
+
+// conclude notes the outcomes of a call.
+func (b *relayBatch) conclude(ctx context.Context, c *relayCall) {
+	_, panicked := errors.AsType[*PanicError](c.err)
+	if panicked && !b.apart && c.owners[0].row != c.owners[len(c.owners)-1].row {
 		b.apart = true // not known which row is the cause
-		b.ops, b.owners = append(b.ops, ops...), append(b.owners, owners...)
+		b.ops, b.owners = append(b.ops, c.ops...), append(b.owners, c.owners...)
+		b.relay.book().End(c.trial)
 		return
 	}
-	b.sent(ctx, ops, owners, failures(err, len(ops)))
+	failed := failures(c.err, len(c.ops))
+	b.relay.judge(ctx, c, failed)
+	b.sent(ctx, c.ops, c.owners, failed)
 }
 
 // sent notes the operations that are sent, and keeps those of the failed that stay.
@@ -136,7 +164,7 @@ func (b *relayBatch) sent(ctx context.Context, ops []transport.Operation, owners
 		case err == nil:
 			b.relay.sent.Add(1)
 			own.row.left--
-		case b.relay.keeps(ctx, &ops[i], &own, err):
+		case b.relay.keeps(ctx, &ops[i], &own, err, b.yield):
 			b.ops, b.owners = append(b.ops, ops[i]), append(b.owners, own)
 		default:
 			own.row.left--
@@ -146,19 +174,17 @@ func (b *relayBatch) sent(ctx context.Context, ops []transport.Operation, owners
 
 // moveAll moves rows to the queues of their operations: the row is removed in the commit that sends its timer, which is
 // so sent once.
-func (b *relayBatch) moveAll(ctx context.Context, ops []transport.Operation, owners []owner) {
-	type move struct {
-		ops    []transport.Operation
-		owners []owner
-		err    error
-	}
-	var moves []*move
-	for i, own := range owners {
-		if i == 0 || own.row != owners[i-1].row {
-			moves = append(moves, new(move))
+func (b *relayBatch) moveAll(ctx context.Context, c *relayCall) {
+	var moves []*relayCall
+	for i, own := range c.owners {
+		if i == 0 || own.row != c.owners[i-1].row {
+			moves = append(moves, new(relayCall))
 		}
 		m := moves[len(moves)-1]
-		m.ops, m.owners = append(m.ops, ops[i]), append(m.owners, own)
+		m.ops, m.owners = append(m.ops, c.ops[i]), append(m.owners, own)
+	}
+	if c.trial != "" {
+		defer b.relay.book().End(c.trial)
 	}
 	var all sync.WaitGroup
 	for _, m := range moves {
@@ -170,17 +196,18 @@ func (b *relayBatch) moveAll(ctx context.Context, ops []transport.Operation, own
 	all.Wait()
 	for _, m := range moves {
 		if len(m.ops) > 1 {
-			b.dispatchSome(ctx, m.ops, m.owners)
+			b.dispatchSome(ctx, m)
 			continue
 		}
 		if m.err != nil && !errors.Is(m.err, transport.ErrLeaseLost) {
-			b.sent(ctx, m.ops, m.owners, failures(m.err, len(m.ops)))
+			b.conclude(ctx, m)
 			continue
 		}
 		b.mu.Lock()
 		m.owners[0].row.lost = true // nothing is left to complete
 		b.mu.Unlock()
 		if m.err == nil {
+			b.relay.judge(ctx, m, nil)
 			b.relay.sent.Add(1)
 		}
 	}

@@ -36,6 +36,12 @@ func (l *logged) has(text string) bool {
 	return strings.Contains(l.text.String(), text)
 }
 
+func (l *logged) all() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 // pass lets time pass, and what is due happen.

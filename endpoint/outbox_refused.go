@@ -16,15 +16,15 @@ import (
 
 // keeps reports whether an operation that failed with err stays in the outbox. One that the broker refuses moves to the
 // error queue, so that it holds up no other.
-func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, err error) bool {
+func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, err error, yield func()) bool {
 	missing := errors.Is(err, transport.ErrNoQueue)
 	if missing { // further messages for it fail before their commit
 		r.outbox.destinations.expect(op.Queue, 0)
 	}
 	permanent := missing || errors.Is(err, transport.ErrTooLarge)
 	if own.waits = forBroker; unanswered(err) {
-		if _, busy := errors.AsType[*transport.BusyError](err); busy {
-			own.waits = forQueue
+		if r.book().Unwell(destinationOf(op)) {
+			own.waits = forDestination
 		}
 		return true
 	}
@@ -36,9 +36,12 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 			slog.String("queue", op.Queue), slog.Any("error", err))
 		return false
 	}
-	if moved := r.toErrorQueue(ctx, op, err); moved != nil {
-		if !unanswered(moved) {
+	if moved := r.toErrorQueue(ctx, op, err, yield); moved != nil {
+		if !unanswered(moved) || r.book().Unwell(r.live.recoverability.ErrorQueue) {
 			own.waits = forErrorQueue
+		}
+		if errors.Is(moved, errWaits) {
+			return true
 		}
 		r.live.e.cfg.Logger.ErrorContext(ctx, "the broker and the error queue refused a message of the outbox: it stays there",
 			slog.String("queue", op.Queue), slog.Any("error", errors.Join(err, moved)))
@@ -50,7 +53,7 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 
 // toErrorQueue moves the message of an operation that failed with cause to the error queue. It failed in the queue that
 // it is for, so that a return brings it there.
-func (r *relay) toErrorQueue(ctx context.Context, op *transport.Operation, cause error) error {
+func (r *relay) toErrorQueue(ctx context.Context, op *transport.Operation, cause error, yield func()) error {
 	l, now := r.live, time.Now()
 	destination := op.Queue
 	if destination == "" { // a published message
@@ -69,7 +72,7 @@ func (r *relay) toErrorQueue(ctx context.Context, op *transport.Operation, cause
 		m := *op.Message
 		m.Headers = c.headers
 		m.Headers.SetDefault(header.MessageID, m.ID)
-		err = r.dispatch(ctx, []transport.Operation{{Message: &m, Queue: queue}})
+		err = r.sendAlone(ctx, transport.Operation{Message: &m, Queue: queue}, yield)
 		if large, ok := errors.AsType[*transport.TooLargeError](err); !ok || large.What == "body" {
 			break
 		}

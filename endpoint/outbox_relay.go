@@ -20,6 +20,8 @@ const (
 	// relayActive batches are being sent at once, and relayHeld are sent or wait for the broker.
 	relayActive = 2
 	relayHeld   = 4
+	// relayStray batches have no token, because a destination does not answer.
+	relayStray = 64
 	// relayWaiting rows of this process wait to be sent without a claim.
 	relayWaiting = 16 * relayRows
 	// relayIdle is how long a relay that stops waits for a further stored message, and relayLast how long it relays at
@@ -38,6 +40,7 @@ type relay struct {
 
 	active chan struct{} // has a token for each batch that is being sent
 	held   chan struct{} // has a token for each batch that is not settled
+	stray  atomic.Int32  // batches without tokens, because a destination does not answer
 
 	sent       atomic.Int64 // messages that the broker has accepted
 	refused    atomic.Int64 // messages that were moved to the error queue
@@ -73,11 +76,13 @@ func (l *live) relayUntilEnd(ctx context.Context) (end func()) {
 	if l.outbox != nil {
 		running.Go(func() { l.outbox.watch(watching) })
 	}
+	running.Go(func() { l.relay.callBack(watching) })
 	running.Go(func() { l.relay.run(ctx, stopping) })
 	return func() {
 		close(stopping)
 		cancel()
 		running.Wait()
+		l.relay.hasten(context.WithoutCancel(ctx), l.relay.book().CallAll())
 	}
 }
 
@@ -164,17 +169,65 @@ func take(ctx context.Context, c chan<- struct{}) bool {
 	}
 }
 
+// tokens are what a batch holds of the relay's active and held.
+type tokens struct {
+	relay        *relay
+	mu           sync.Mutex // guards the rest
+	active, held bool
+	stray        bool
+}
+
+// idle returns the token of a batch that is being sent.
+func (t *tokens) idle() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.active {
+		t.active = false
+		<-t.relay.active
+	}
+}
+
+// yield returns both tokens, because a destination does not answer: messages for others are sent meanwhile. A relay that
+// sends in order keeps them.
+func (t *tokens) yield() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.held || t.stray || cap(t.relay.held) == 1 {
+		return
+	}
+	if t.relay.stray.Add(1) > relayStray {
+		t.relay.stray.Add(-1)
+		return
+	}
+	t.stray = true
+	t.give()
+}
+
+// end returns what the batch still holds.
+func (t *tokens) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stray {
+		t.relay.stray.Add(-1)
+	}
+	t.give()
+}
+
+func (t *tokens) give() {
+	if t.active {
+		<-t.relay.active
+	}
+	if t.held {
+		<-t.relay.held
+	}
+	t.active, t.held = false, false
+}
+
 // send sends the messages of one batch.
 func (r *relay) send(ctx context.Context, ds []transport.Delivery) {
-	b := &relayBatch{relay: r}
-	active := true
-	idle := func() {
-		if active {
-			active = false
-			<-r.active
-		}
-	}
-	defer func() { idle(); <-r.held }()
+	t := &tokens{relay: r, active: true, held: true}
+	defer t.end()
+	b := &relayBatch{relay: r, yield: t.yield}
 	b.decode(ctx, ds)
 	stop := b.renew(ctx)
 	defer stop()
@@ -185,7 +238,7 @@ func (r *relay) send(ctx context.Context, ds []transport.Delivery) {
 			break
 		}
 		if cap(r.active) > 1 {
-			idle() // so that the others are sent meanwhile
+			t.idle() // so that the others are sent meanwhile
 		}
 		b.completeSent(ctx)
 		if b.postpone(ctx); len(b.ops) == 0 {
@@ -196,7 +249,7 @@ func (r *relay) send(ctx context.Context, ds []transport.Delivery) {
 			break
 		}
 	}
-	idle()
+	t.idle()
 	for b.completeSent(ctx) {
 		if pause.Wait(ctx) != nil {
 			return

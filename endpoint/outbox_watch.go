@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
@@ -15,9 +16,14 @@ const (
 	// backlogEvery is the time between two inspections of the outbox.
 	backlogEvery = 5 * time.Second
 	// backlogRows and backlogAge are the bounds of a backlog, above which no message is handled: a broker that accepts
-	// nothing may still deliver, and the table would grow as long as its queues have messages.
+	// nothing may still deliver, and the table would grow as long as its queues have messages. Rows that wait for a
+	// destination count.
 	backlogRows = 100_000
 	backlogAge  = time.Minute
+	// auditRows is the bound of rows that wait and have audit copies alone, and auditWarns their number from which on
+	// Health warns.
+	auditRows  = 1_000_000
+	auditWarns = 100_000
 )
 
 // backlog is the depth of the outbox, as inspected last.
@@ -38,12 +44,17 @@ func (o *outbox) watch(ctx context.Context) {
 		cancel()
 		if err == nil && len(stats) == 1 {
 			o.backlog.stats.Store(&stats[0])
-			o.backlog.full.Store(stats[0].Ready > backlogRows || stats[0].Oldest > backlogAge)
+			o.backlog.full.Store(o.isOverfull(&stats[0]))
 		}
 		if backoff.Sleep(ctx, backlogEvery) != nil {
 			return
 		}
 	}
+}
+
+func (o *outbox) isOverfull(stats *transport.QueueStats) bool {
+	waiting, audit := o.book.Waiting()
+	return stats.Ready+waiting > backlogRows || stats.Oldest > backlogAge || audit > auditRows
 }
 
 // overfull returns an error while the outbox has a backlog.
@@ -52,8 +63,20 @@ func (o *outbox) overfull() error {
 		return nil
 	}
 	stats := o.backlog.stats.Load()
-	return fmt.Errorf("%w: %d messages wait in outbox %q, the oldest for %v: no message is handled until they are sent",
-		transport.ErrUnreachable, stats.Ready, o.queue, stats.Oldest.Round(time.Second))
+	waiting, audit := o.book.Waiting()
+	err := fmt.Errorf("%w: %d messages wait in outbox %q, the oldest for %v: no message is handled until they are sent",
+		transport.ErrUnreachable, stats.Ready+waiting+audit, o.queue, stats.Oldest.Round(time.Second))
+	var culprit destination.State
+	for _, s := range o.book.States() {
+		if s.Kind != destination.Well && s.Rows >= culprit.Rows {
+			culprit = s
+		}
+	}
+	if culprit.Kind != destination.Well {
+		err = fmt.Errorf("%w; of them, %d wait for %q, which %v since %s", err, culprit.Rows, culprit.Destination,
+			culprit.Kind, culprit.Since.UTC().Format(time.RFC3339))
+	}
+	return err
 }
 
 // probe asks the database of the outbox and inbox whether it answers.
@@ -133,6 +156,43 @@ type OutboxHealth struct {
 	Sent       int64 `json:"sent"`
 	Refused    int64 `json:"refused"`
 	Duplicates int64 `json:"duplicates"`
+	// Waiting are the destinations that accept no messages at the moment, and those for which stored messages still wait, by
+	// their names, as this instance knows them. The stored messages are not part of Ready.
+	Waiting []DestinationHealth `json:"waiting,omitempty"`
+}
+
+// DestinationHealth is the state of a destination for which stored messages wait.
+type DestinationHealth struct {
+	// Destination is the name of a queue, or that of the type of published events.
+	Destination string `json:"destination"`
+	// Problem says what the destination does, such as "does not answer", and Err is the last error. Both are empty when the
+	// destination has answered again.
+	Problem string `json:"problem,omitempty"`
+	Err     string `json:"error,omitempty"`
+	// Since is the begin of the problem.
+	Since time.Time `json:"since"`
+	// Rows stored messages of this instance wait, and Audit of them have audit copies alone. Oldest is the age of the first.
+	Rows   int64         `json:"rows"`
+	Audit  int64         `json:"audit,omitempty"`
+	Oldest time.Duration `json:"oldest_ns,omitempty"`
+}
+
+// waiting returns the state of the destinations for which stored messages wait.
+func (o *outbox) waiting() (all []DestinationHealth) {
+	for _, s := range o.book.States() {
+		h := DestinationHealth{Destination: s.Destination, Since: s.Since, Rows: s.Rows, Audit: s.Audit}
+		if s.Kind != destination.Well {
+			h.Problem = s.Kind.String()
+		}
+		if s.Err != nil {
+			h.Err = s.Err.Error()
+		}
+		if s.Rows > 0 {
+			h.Oldest = max(0, o.now().Sub(s.Oldest))
+		}
+		all = append(all, h)
+	}
+	return all
 }
 
 // addOutbox adds the state of the outbox and the inbox to h.
@@ -156,7 +216,11 @@ func (l *live) addOutbox(h *Health) {
 	if l.inbox != nil {
 		o.Duplicates = l.inbox.duplicates.Load()
 	}
+	o.Waiting = l.outbox.waiting()
 	h.Outbox = o
+	if _, audit := l.outbox.book.Waiting(); audit > auditWarns {
+		h.Warnings = append(h.Warnings, fmt.Sprintf("%d audit copies wait in the outbox: from %d on no message is handled", audit, auditRows))
+	}
 	if w, ok := l.outbox.conn.(transport.Warner); ok {
 		h.Warnings = append(h.Warnings, w.Warnings()...)
 	}

@@ -94,6 +94,21 @@ type Blocker interface {
 	Blocked() bool
 }
 
+// ConnectionReporter is implemented by a Conn that knows whether it is connected. Without it the relay of an outbox takes an
+// operation that fails with [ErrUnreachable] twice in a row for a fault of its queue.
+type ConnectionReporter interface {
+	// Connected reports whether the driver has a connection over which it sends messages at the moment, as far as it knows.
+	// It makes no request, and may be called at any time.
+	Connected() bool
+}
+
+// Hastener is implemented by a Conn whose deliveries are [Deferrer]s.
+type Hastener interface {
+	// Hasten has messages of the queue that were deferred delivered now. It ignores the handles of messages that have been
+	// delivered or removed since.
+	Hasten(ctx context.Context, queue string, handles []string) error
+}
+
 // Warner is implemented by a Conn that can foresee failures of the queues that it receives from. Without it there are no
 // warnings.
 type Warner interface {

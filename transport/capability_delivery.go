@@ -1,6 +1,9 @@
 package transport
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Completer is implemented by a Delivery that can be completed and send messages as one unit. Without it the endpoint
 // dispatches first and completes afterwards, so a crash between the two sends twice.
@@ -42,6 +45,16 @@ type Postponer interface {
 	// Postpone returns the message to its queue, with the attempts that it had before this delivery. The message is
 	// delivered again when busy takes messages, or after some time.
 	Postpone(ctx context.Context, busy string) error
+}
+
+// Deferrer is implemented by a Delivery that can wait in its queue and be called back, where the Conn is a [Hastener].
+// Without it the relay of an outbox replaces a message whose destination accepts none by a delayed copy, which returns at
+// its time also if the destination accepts messages before.
+type Deferrer interface {
+	// Defer returns the message to its queue, with the attempts that it had before this delivery. The message is delivered
+	// again after that time, or after [Hastener].Hasten has been called with the handle, if that is before. A handle is
+	// valid until the message is delivered again.
+	Defer(ctx context.Context, after time.Duration) (handle string, err error)
 }
 
 // Relayer is implemented by a Delivery whose message may be for another queue, and was kept in this one until it was

@@ -306,6 +306,13 @@ type Orphaner interface {
 	AbandonClaims(ctx context.Context, queue string, leases []int64, d time.Duration) error
 }
 
+// Hastener is implemented by a [Store] that can make rows visible before they are due. Without it deferred messages are
+// delivered when they are due.
+type Hastener interface {
+	// Hasten makes those of the rows of queue that are not leased visible at once, before all others.
+	Hasten(ctx context.Context, queue string, seqs []int64) error
+}
+
 // Locks is implemented by a [Store] in which one table can be locked, as by maintenance, while others are used. Its
 // Flush waits for a lock for a short time, and then fails with a Locked error.
 type Locks interface {
@@ -313,8 +320,8 @@ type Locks interface {
 	FlushWaiting(ctx context.Context, units []*Unit) error
 	// Locked reports, for each of queues, whether another transaction keeps rows from being inserted.
 	Locked(ctx context.Context, queues []string) ([]bool, error)
-	// Hasten makes those of the rows of queue that are not leased visible at once, before all others.
-	Hasten(ctx context.Context, queue string, seqs []int64) error
+
+	Hastener
 }
 
 // Transactions is the part of a [Store] with transactions in which users write, and a delivery is completed or a key is

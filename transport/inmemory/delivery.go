@@ -3,6 +3,7 @@ package inmemory
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -11,6 +12,7 @@ import (
 // held is a delivery of this package, also one without some capabilities.
 type held interface {
 	transport.Delivery
+	transport.Deferrer
 	self() *delivery
 }
 
@@ -86,6 +88,31 @@ func (d *delivery) Release(ctx context.Context) error {
 			it.attempts--
 		}
 		it.queue.restore(it, time.Now())
+		return nil
+	})
+}
+
+// Defer implements [transport.Deferrer].
+func (d *delivery) Defer(ctx context.Context, after time.Duration) (handle string, err error) {
+	err = d.settle(ctx, "Defer", func(it *item) error {
+		if d.conn.t.offers(FreeRelease) {
+			it.attempts--
+		}
+		it.queue.postpone(it, time.Now(), after)
+		handle = strconv.FormatUint(it.seq, 10)
+		return nil
+	})
+	return handle, err
+}
+
+// Hasten implements [transport.Hastener].
+func (c *conn) Hasten(ctx context.Context, queue string, handles []string) error {
+	return c.call(ctx, "Hasten", queue, func() error {
+		q, err := c.b.find(queue)
+		if err != nil {
+			return err
+		}
+		q.hasten(handles, time.Now())
 		return nil
 	})
 }

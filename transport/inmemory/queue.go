@@ -3,6 +3,7 @@ package inmemory
 import (
 	"container/heap"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -53,6 +54,7 @@ type item struct {
 	attempts int
 	holder   *delivery // settles of other deliveries fail
 	name     string    // in queue.names; empty of others
+	deferred bool      // delayed since a delivery of it was deferred
 	receipt  string    // empty when it cannot be cancelled
 
 	due        time.Time // when its state ends, while it is in queue.timed
@@ -112,6 +114,36 @@ func (q *queue) restore(it *item, now time.Time) {
 	}
 	it.since = now
 	q.ready.restore(it)
+	q.wake()
+}
+
+// postpone makes a delivered message ready after a delay. The message expires no later for that.
+func (q *queue) postpone(it *item, now time.Time, delay time.Duration) {
+	if delay <= 0 || !it.expires.IsZero() {
+		q.restore(it, now)
+		return
+	}
+	q.reclaim(it)
+	q.delayed++
+	it.deferred = true
+	q.schedule(it, now.Add(delay))
+	q.wake()
+}
+
+// hasten makes the deferred messages among those with the given numbers ready.
+func (q *queue) hasten(handles []string, now time.Time) {
+	q.advance()
+	wanted := make(map[string]bool, len(handles))
+	for _, handle := range handles {
+		wanted[handle] = true
+	}
+	for _, it := range q.timed {
+		if it.deferred && wanted[strconv.FormatUint(it.seq, 10)] {
+			it.due = now
+		}
+	}
+	heap.Init(&q.timed)
+	q.advance()
 	q.wake()
 }
 
@@ -200,6 +232,7 @@ func (q *queue) elapse(it *item, now time.Time) {
 	default: // the delay is over
 		q.unschedule(it)
 		q.delayed--
+		it.deferred = false
 		q.append(it, it.due)
 	}
 }

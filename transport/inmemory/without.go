@@ -12,6 +12,7 @@ func withoutConn(c *conn, w Capability) transport.Conn {
 		Base = interface {
 			transport.Conn
 			transport.Canceler
+			transport.Hastener
 			transport.Satellites
 			transport.Browser
 			transport.Purger

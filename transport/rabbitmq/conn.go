@@ -23,6 +23,8 @@ var (
 	_ transport.Browser    = (*conn)(nil)
 	_ transport.Satellites = (*conn)(nil)
 	_ transport.Blocker    = (*conn)(nil)
+
+	_ transport.ConnectionReporter = (*conn)(nil)
 )
 
 // conn holds two connections to the broker. A broker that runs out of memory or disk stops reading from connections

@@ -87,6 +87,12 @@ func (c *conn) Blocked() bool {
 	return err == nil && p.blocked.Load() != nil
 }
 
+// Connected implements [transport.ConnectionReporter], for the connection for sending.
+func (c *conn) Connected() bool {
+	_, _, err := c.publishing.now()
+	return err == nil
+}
+
 func (p *publisher) lost() <-chan *amqp.Error { return p.finished }
 
 func (p *publisher) close() {

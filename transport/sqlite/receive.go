@@ -104,6 +104,20 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 	return lost, failed(err, "renew leases in queue %q", queue)
 }
 
+// Hasten implements [tablequeue.Hastener].
+func (s *store) Hasten(ctx context.Context, queue string, seqs []int64) error {
+	err := s.writer.do(ctx, lease, func(*sql.Tx) error {
+		now := micros(time.Now())
+		for _, seq := range seqs {
+			if _, err := s.writer.change(hastenDeferred, now, queue, seq, queue, now); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return failed(err, "make messages of queue %q visible", queue)
+}
+
 // Abandon implements [tablequeue.Queues].
 func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
 	err := s.writer.do(ctx, lease, func(*sql.Tx) error {

@@ -47,6 +47,10 @@ const (
 		update holdfast_messages
 		set visible_at = ?, lease_id = null, lease_owner = null, delivery_count = delivery_count - 1
 		where seq = ? and lease_id = ?`
+	hastenDeferred = `
+		update holdfast_messages
+		set visible_at = min(?, (select min(visible_at) from holdfast_messages where queue = ?))
+		where seq = ? and queue = ? and lease_id is null and visible_at > ?`
 	renewLease    = `update holdfast_messages set visible_at = ? where seq = ? and lease_id = ?`
 	abandonLeases = `
 		update holdfast_messages
@@ -59,7 +63,7 @@ const (
 func (w *writer) prepare(ctx context.Context) (err error) {
 	for _, query := range []string{
 		savepoint, rollbackTo, release, firstVisible, insertMessage, claimAny, sizeOfAny, claimFitting,
-		deleteLeased, retryLeased, releaseLeased, renewLease, abandonLeases, cancelUnclaimed,
+		deleteLeased, retryLeased, releaseLeased, renewLease, abandonLeases, cancelUnclaimed, hastenDeferred,
 		recordKey, forgetKey, inboxExists, markForgetting, forgetOld,
 	} {
 		if _, err := w.preparing(ctx, query); err != nil {

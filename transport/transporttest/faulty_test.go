@@ -51,6 +51,9 @@ type faulty struct {
 	commit       func(ctx context.Context, tx *faultyTx, ops []transport.Operation) error
 	rollback     func(ctx context.Context, tx *faultyTx) error
 
+	deferFor func(ctx context.Context, d *faultyDelivery, after time.Duration) (string, error)
+	hasten   func(ctx context.Context, c *faultyConn, queue string, handles []string) error
+
 	wire func(w *wire)
 
 	outboxFaults
@@ -77,6 +80,7 @@ type sound interface {
 	transport.OutboxStore
 	transport.InboxInspector
 	transport.StateInspector
+	transport.Hastener
 }
 
 func (f *faulty) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
@@ -329,6 +333,7 @@ type whole interface {
 	transport.Transactor
 	transport.DeadLetterer
 	transport.HandledRecorder
+	transport.Deferrer
 }
 
 type faultyDelivery struct {

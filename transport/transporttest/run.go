@@ -143,6 +143,7 @@ var themes = []theme{
 	{"Handled messages", inboxRules},
 	{"Recording a completed message", recordRules},
 	{"Storing in an outbox", outboxRules},
+	{"Deferring messages", deferRules},
 	{"Storing in a handler's transaction", storeTxRules},
 	{"Messages with a name", timerRules},
 	{"Records of handlers with state", stateRules},

@@ -1,0 +1,301 @@
+// Package destination keeps the state of the destinations that the relay of an outbox sends to: which of them do not
+// answer, when the next message is tried there, and which stored messages wait for them. It does no I/O.
+package destination
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// AnswerWithin is the time after which an operation without an answer makes its destination silent.
+	AnswerWithin = 5 * time.Second
+	// SlowAfter is the time after which the operations for a destination without an answer are sent in calls of their own.
+	SlowAfter = time.Second
+)
+
+// Kind is the reason why a destination is unwell. A greater kind takes precedence over a smaller one.
+type Kind int8
+
+const (
+	// Well means that the destination answers.
+	Well Kind = iota
+	// Full means that the destination refuses messages, and may accept them later.
+	Full
+	// Busy means that the driver sends nothing to the destination at the moment.
+	Busy
+	// Unreachable means that calls for the destination fail without an answer.
+	Unreachable
+	// Silent means that the destination did not answer within [AnswerWithin].
+	Silent
+)
+
+// String returns the kind as a part of a sentence about a destination.
+func (k Kind) String() string {
+	return [...]string{"answers", "is full", "takes no messages", "cannot be reached", "does not answer"}[k]
+}
+
+// pauses returns the first and the longest pause between two probes. An operation that the driver has not sent leaves no
+// copy, so the pauses are shorter then.
+func (k Kind) pauses() (first, most time.Duration) {
+	switch k {
+	case Full:
+		return time.Second, 30 * time.Second
+	case Busy, Unreachable:
+		return 5 * time.Second, time.Minute
+	default:
+		return 5 * time.Second, 5 * time.Minute
+	}
+}
+
+// Way is how the operations for a destination are sent.
+type Way int8
+
+const (
+	// Together means in one call with those for other destinations.
+	Together Way = iota
+	// Alone means in a call for this destination alone, which [Book.End] ends.
+	Alone
+	// Probe means a single operation in a call of its own, which [Book.End] ends. All others wait.
+	Probe
+	// Wait means not now.
+	Wait
+)
+
+const (
+	// unreachableStrikes is how many calls in a row end without an answer before the destination is unwell: the connection
+	// may have been lost and opened again between two calls.
+	unreachableStrikes = 2
+	// maxEntries bounds the memory: replies may go to any number of destinations.
+	maxEntries = 10_000
+)
+
+// Book is the state of all destinations. Its methods are safe for concurrent use. The zero value knows none.
+type Book struct {
+	mu       sync.Mutex // guards the rest
+	entries  map[string]*entry
+	answered time.Time // when a destination answered last
+	waiting  [2]int64  // rows of all entries, without and with audit copies alone
+	changed  chan struct{}
+}
+
+// entry is what is known of a destination that is not just well.
+type entry struct {
+	kind    Kind
+	strikes int  // calls in a row without an answer
+	slow    int  // calls that have been running for SlowAfter
+	trial   bool // a call of its own is running
+
+	since time.Time // the begin of the state
+	next  time.Time // when the next probe is due
+	pause time.Duration
+	err   error
+
+	rows   rows
+	oldest time.Time // when the oldest row that waits was stored
+	called time.Time // when rows were called last
+}
+
+// Calm reports whether nothing is known of any destination: each is well.
+func (b *Book) Calm() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.entries) == 0
+}
+
+// AllAnswered records that a call succeeded. It is enough while the book is calm.
+func (b *Book) AllAnswered() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answered = time.Now()
+}
+
+// Admit returns how the operations for a destination are sent now.
+func (b *Book) Admit(to string) Way {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.entries[to]
+	switch {
+	case e == nil, e.kind == Well && e.slow == 0 && !e.trial:
+		return Together
+	case e.trial, e.kind != Well && time.Now().Before(e.next):
+		return Wait
+	}
+	e.trial = true
+	if e.kind == Well {
+		return Alone
+	}
+	return Probe
+}
+
+// End ends a call that Admit has answered with Alone or Probe, after its outcome was recorded.
+func (b *Book) End(to string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.entries[to]; e != nil {
+		e.trial = false
+		b.tidy(to, e)
+	}
+}
+
+// Slow records that a call for the destinations has been running for SlowAfter, until Fast is called.
+func (b *Book) Slow(to []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, d := range to {
+		b.entry(d).slow++
+	}
+}
+
+// Fast records the end of a call that was slow.
+func (b *Book) Fast(to []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, d := range to {
+		if e := b.entries[d]; e != nil && e.slow > 0 {
+			e.slow--
+			b.tidy(d, e)
+		}
+	}
+}
+
+// Answered records that the destination has accepted or refused a message. It returns the state that ends by that; its
+// kind is Well if there was none.
+func (b *Book) Answered(to string) State {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answered = time.Now()
+	e := b.entries[to]
+	if e == nil {
+		return State{}
+	}
+	was := e.state(to)
+	e.kind, e.strikes, e.slow, e.pause, e.err = Well, 0, 0, 0, nil
+	b.tidy(to, e)
+	b.signal()
+	return was
+}
+
+// Failed records that a call for the destination failed. It reports whether the destination is unwell, and whether that
+// has begun by this call. If it is not, its operations are tried again soon.
+func (b *Book) Failed(to string, kind Kind, err error) (unwell, begins bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e, now := b.entry(to), time.Now()
+	e.strikes++
+	e.err = err
+	first, most := kind.pauses()
+	switch {
+	case e.kind == Well && kind == Unreachable && e.strikes < unreachableStrikes:
+		return false, false
+	case e.kind == Well:
+		e.since, e.pause, begins = now, first, true
+	case !e.trial: // sent before the state began
+		e.kind = max(e.kind, kind)
+		return true, false
+	default:
+		e.pause = min(2*max(e.pause, first/2), most)
+	}
+	e.kind = kind
+	e.next = now.Add(e.pause)
+	if kind == Unreachable && !b.answered.After(e.since) {
+		e.next = now.Add(first) // the broker may be away, and nothing was sent
+	}
+	b.signal()
+	return true, begins
+}
+
+// Unwell reports whether the destination is unwell.
+func (b *Book) Unwell(to string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.entries[to]
+	return e != nil && e.kind != Well
+}
+
+// Pause returns for how long a row for the destination is postponed: until after the next probe. The pauses of rows differ,
+// so that many of them do not return at once.
+func (b *Book) Pause(to string) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	pause := AnswerWithin
+	if e := b.entries[to]; e != nil && e.kind != Well {
+		pause = max(e.pause, time.Until(e.next))
+	}
+	return pause + rand.N(pause/2)
+}
+
+// State is the state of a destination that is unwell.
+type State struct {
+	Destination string
+	Kind        Kind
+	Since       time.Time
+	Err         error
+	// Rows wait for the destination, and Audit of them have audit copies alone. Oldest is when the first was stored.
+	Rows, Audit int64
+	Oldest      time.Time
+}
+
+func (e *entry) state(to string) State {
+	return State{
+		Destination: to, Kind: e.kind, Since: e.since, Err: e.err,
+		Rows: e.rows.count[0] + e.rows.count[1], Audit: e.rows.count[1], Oldest: e.oldest,
+	}
+}
+
+// States returns the destinations that are unwell, and those for which rows wait, by their names.
+func (b *Book) States() []State {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []State
+	for to, e := range b.entries {
+		if b.prune(e); e.kind != Well || e.rows.len() > 0 {
+			all = append(all, e.state(to))
+		}
+	}
+	slices.SortFunc(all, func(x, y State) int { return strings.Compare(x.Destination, y.Destination) })
+	return all
+}
+
+// entry returns the entry of a destination. Called with mu held.
+func (b *Book) entry(to string) *entry {
+	e := b.entries[to]
+	if e == nil {
+		if b.entries == nil {
+			b.entries = map[string]*entry{}
+		}
+		if len(b.entries) >= maxEntries {
+			b.forgetOne()
+		}
+		e = new(entry)
+		b.entries[to] = e
+	}
+	return e
+}
+
+// forgetOne makes room for an entry. Called with mu held.
+func (b *Book) forgetOne() {
+	for to, e := range b.entries {
+		if !e.trial && e.slow == 0 {
+			b.drop(to, e)
+			return
+		}
+	}
+}
+
+// tidy removes an entry without content. Called with mu held.
+func (b *Book) tidy(to string, e *entry) {
+	if e.kind == Well && e.strikes == 0 && e.slow == 0 && !e.trial && e.rows.len() == 0 && b.entries[to] == e {
+		delete(b.entries, to)
+	}
+}
+
+func (b *Book) drop(to string, e *entry) {
+	for i, n := range e.rows.count {
+		b.waiting[i] -= n
+	}
+	delete(b.entries, to)
+}
