@@ -57,6 +57,10 @@ type Config struct {
 	// them in the queue "Name.outbox" and the ids of handled messages in the table "Name.handled" of the database.
 	// [ReceiveOnly] is required. Default: no outbox.
 	Outbox transport.Transport
+	// OutboxRefusedFor is the time for which the outbox sends a message again that a full queue refuses, from the first refusal
+	// on. Then the message moves to the error queue. It does not hold for audit copies. Default: 10 min. [None] moves a
+	// message at its third refusal.
+	OutboxRefusedFor time.Duration
 	// Remember is the time for which the ids of handled messages are kept, so that another delivery of a message is
 	// recognized and not handled again. It needs Outbox or [SendsAtomicWithReceive]. Default: 7 days with Outbox; no ids
 	// with SendsAtomicWithReceive. At least 24 h, as delayed retries may begin until then; [None] keeps no ids.
@@ -113,13 +117,15 @@ type Config struct {
 	InstanceQueue bool
 }
 
-// None turns off a field of [Config] whose zero is a default: there is no StopTimeout, no transaction, or no record of
-// handled messages.
+// None turns off a field of [Config] whose zero is a default: there is no StopTimeout, no transaction, no record of
+// handled messages, or no time for messages that full queues refuse.
 const None = -1
 
 const (
 	// defaultRemember is Config.Remember of an endpoint with an outbox, as in NServiceBus.
 	defaultRemember = 7 * 24 * time.Hour
+	// defaultRefusedFor is Config.OutboxRefusedFor of an endpoint with an outbox.
+	defaultRefusedFor = 10 * time.Minute
 	// minRemember is the time after the first failure in which delayed retries may begin.
 	minRemember = 24 * time.Hour
 )
@@ -173,6 +179,7 @@ func (c Config) withDefaults() Config {
 	c.StopTimeout = cmp.Or(c.StopTimeout, 30*time.Second)
 	if c.Outbox != nil {
 		c.Remember = cmp.Or(c.Remember, defaultRemember)
+		c.OutboxRefusedFor = cmp.Or(c.OutboxRefusedFor, defaultRefusedFor)
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -107,6 +107,10 @@ func (c Config) validateOutbox(bad func(format string, args ...any)) {
 		bad("Outbox is set, but Transactions is None, which completes messages before they are handled: use %v", ReceiveOnly)
 	case c.Remember != 0 && c.Outbox == nil && !atomic:
 		bad("Remember is set, but there is no database for the ids: set Outbox, or Transactions to %v", SendsAtomicWithReceive)
+	case c.OutboxRefusedFor < None:
+		bad("OutboxRefusedFor is negative: %v; use None to move messages at their third refusal", c.OutboxRefusedFor)
+	case c.OutboxRefusedFor != 0 && c.Outbox == nil:
+		bad("OutboxRefusedFor is set, but there is no Outbox")
 	case c.Remember < None:
 		bad("Remember is negative: %v; use None to keep no ids", c.Remember)
 	case c.Remember > 0 && c.Remember < minRemember:

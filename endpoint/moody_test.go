@@ -22,11 +22,12 @@ const (
 	missingMood
 	busyMood
 	refusingMood
+	fullMood
 	moods
 )
 
 func (m mood) String() string {
-	return [...]string{"well", "silent", "slow", "unreachable", "missing", "busy", "refusing"}[m]
+	return [...]string{"well", "silent", "slow", "unreachable", "missing", "busy", "refusing", "full"}[m]
 }
 
 // errRefusing is the error of a queue that refuses messages without a reason.
@@ -120,6 +121,8 @@ func (m mood) refusal(queue string) error {
 		return transport.ErrNoQueue
 	case busyMood:
 		return &transport.BusyError{Queue: queue, Reason: "locked"}
+	case fullMood:
+		return transport.ErrFull
 	default:
 		return errRefusing
 	}

@@ -35,8 +35,9 @@ type relayRow struct {
 	delivery transport.Delivery
 	timer    string // the stored name of a timer; else ""
 	stored   time.Time
-	total    int // operations when it was received
-	left     int // operations that are not sent yet
+	total    int  // operations when it was received
+	outdated bool // the stored row lacks the time of a refusal
+	left     int  // operations that are not sent yet
 	lost     bool
 }
 
@@ -45,6 +46,8 @@ type owner struct {
 	row   *relayRow
 	tries int // refusals of the operation that may have been temporary
 	waits waiting
+
+	refused time.Time // when a full queue refused the operation first, by the clock of the outbox; zero: never
 }
 
 // waiting is the reason why an operation stays in the outbox.
@@ -85,7 +88,7 @@ func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
 			case !op.At.IsZero(): // the broker counts by its own clock
 				op.After, op.At = op.Delay(now), time.Time{}
 			}
-			b.owners = append(b.owners, owner{row: row})
+			b.owners = append(b.owners, owner{row: row, refused: takeRefused(op.Message)})
 		}
 		b.rows = append(b.rows, row)
 	}

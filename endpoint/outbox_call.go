@@ -174,6 +174,9 @@ func (r *relay) judge(ctx context.Context, c *relayCall, failed map[int]error) {
 	for i := range c.ops {
 		err := failed[i]
 		kind, known := r.kindOf(ctx, c, err)
+		if kind == destination.Well && r.mayBeFull(&c.ops[i], err) {
+			kind = destination.Full
+		}
 		if !known || kind == destination.Well && !answered {
 			continue
 		}

@@ -45,7 +45,7 @@ func (b *relayBatch) postpone(ctx context.Context) {
 	b.ops, b.owners = nil, nil
 	for i, own := range owners {
 		if off := later[own.row]; off != nil {
-			off.rest = append(off.rest, ops[i])
+			off.rest = append(off.rest, withRefused(ops[i], own.refused))
 		} else {
 			b.ops, b.owners = append(b.ops, ops[i]), append(b.owners, own)
 		}
@@ -93,7 +93,7 @@ func (r *relay) defers(row *relayRow, off *postponement) error {
 	d, ok := row.delivery.(transport.Deferrer)
 	_, calls := r.outbox.conn.(transport.Hastener)
 	var err error
-	if ok && calls && len(off.rest) == row.total {
+	if ok && calls && len(off.rest) == row.total && !row.outdated {
 		waits.Handle, err = d.Defer(r.live.settling.context(), off.after)
 	} else {
 		if !off.fixed {

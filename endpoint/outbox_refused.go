@@ -28,6 +28,16 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 		}
 		return true
 	}
+	if r.mayBeFull(op, err) {
+		now := r.outbox.now()
+		if own.refused.IsZero() {
+			own.refused, own.row.outdated = now, true
+		}
+		if own.waits = forDestination; now.Sub(own.refused) < r.live.e.cfg.OutboxRefusedFor {
+			return true
+		}
+		permanent = true
+	}
 	if own.tries++; !permanent && own.tries < settleTries {
 		return true
 	}
@@ -49,6 +59,39 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 	}
 	r.refused.Add(1)
 	return false
+}
+
+// mayBeFull reports whether the destination of an operation that failed with err is full: then the message waits for it. Audit
+// copies and notices to ServiceControl do not wait.
+func (r *relay) mayBeFull(op *transport.Operation, err error) bool {
+	return errors.Is(err, transport.ErrFull) && !unanswered(err) && r.live.e.cfg.OutboxRefusedFor > 0 &&
+		op.Message.Headers.Get(header.ControlMessage) == "" && !r.isAudit([]transport.Operation{*op})
+}
+
+// takeRefused removes the time of the first refusal from a stored message, and returns it; zero if there is none.
+func takeRefused(m *transport.Message) time.Time {
+	text := m.Headers.Get(header.HoldfastOutboxRefused)
+	if text == "" {
+		return time.Time{}
+	}
+	m.Headers.Del(header.HoldfastOutboxRefused)
+	refused, err := header.ParseTime(text)
+	if err != nil {
+		return time.Time{} // no relay has written it
+	}
+	return refused
+}
+
+// withRefused returns an operation whose message has the time of its first refusal, to be stored.
+func withRefused(op transport.Operation, refused time.Time) transport.Operation {
+	if refused.IsZero() {
+		return op
+	}
+	m := *op.Message
+	m.Headers = m.Headers.Clone()
+	m.Headers.Set(header.HoldfastOutboxRefused, header.FormatTime(refused))
+	op.Message = &m
+	return op
 }
 
 // toErrorQueue moves the message of an operation that failed with cause to the error queue. It failed in the queue that

@@ -30,6 +30,8 @@ const (
 	OriginatingSagaType = "NServiceBus.OriginatingSagaType"
 	// HoldfastTimer is, on the stored message of an outbox, the name of the timer that it is.
 	HoldfastTimer = "Holdfast.Timer"
+	// HoldfastOutboxRefused is, on a message in an outbox, when a full queue refused it first. It is not sent.
+	HoldfastOutboxRefused = "Holdfast.Outbox.Refused"
 	// HoldfastSagaTimeout is the token of a time-out of a saga. Another one with the same name has another token.
 	HoldfastSagaTimeout = "Holdfast.Saga.Timeout"
 	// HoldfastJob is the id of the job that a message is: its message id. A schedule's message has the name of the schedule

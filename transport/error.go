@@ -18,6 +18,9 @@ var (
 	// ErrUnreachable is returned if nothing was sent because there is no connection to the broker at the moment, or it
 	// accepts nothing: the operation was neither accepted nor refused, and may be tried again.
 	ErrUnreachable = errors.New("the broker cannot be reached, or takes nothing at the moment: nothing was sent")
+	// ErrFull is returned if the broker refuses a message because its queue is full or has failed: nothing was done. The queue
+	// may accept the same message later. Not every driver recognizes that.
+	ErrFull = errors.New("the queue is full, or has failed")
 	// ErrDenied is returned if the user of the connection has no right to the operation: nothing was done. It may succeed
 	// when the right is granted. Not every driver recognizes that.
 	ErrDenied = errors.New("the user of the connection lacks a right")

@@ -21,7 +21,7 @@ var (
 	errManage  = errors.New("no right to manage the namespace")
 	errBusy    = errors.New("the service is busy and refuses requests for a while: the namespace is throttled")
 	errOff     = errors.New("the queue or topic is disabled: set its status to Active")
-	errFull    = errors.New("the queue or topic is full, or a quota is reached")
+	errFull    = fmt.Errorf("the queue or topic is full, or a quota is reached: %w", transport.ErrFull)
 	errFailed  = errors.New("the service failed to carry out the request")
 	errRefused = errors.New("the broker says")
 	errLost    = errors.New("the connection was lost")

@@ -2,7 +2,6 @@ package rabbitmq
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -161,7 +160,7 @@ func (p *publisher) outcome(m sent) error {
 	}
 }
 
-var errRefused = errors.New("rabbitmq: the broker refused the message: a queue is full, or failed")
+var errRefused = fmt.Errorf("rabbitmq: the broker refused the message: %w", transport.ErrFull)
 
 // returned collects the messages that the broker returned because no queue took them. The notice of a message arrives
 // before its confirm, and can be taken once the confirm has arrived. There are never more notices than places in the
