@@ -55,6 +55,15 @@ func (d *destinations) checkOne(ctx context.Context, op *transport.Operation) er
 	if most := d.limits.MaxHeaders; most > 0 && m.Headers.Size() > most {
 		return &transport.TooLargeError{What: "headers", Size: m.Headers.Size(), Max: most}
 	}
+	if checker, ok := d.conn.(transport.Checker); ok {
+		sent := *op
+		if op.Name != "" { // a timer is sent when it is due
+			sent.Name, sent.After, sent.At = "", 0, time.Time{}
+		}
+		if err := checker.Check(&sent); err != nil {
+			return err
+		}
+	}
 	if op.Queue == "" || d.exists(op.Queue) {
 		return nil
 	}

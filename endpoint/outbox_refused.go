@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
@@ -47,6 +48,9 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 		return false
 	}
 	if moved := r.toErrorQueue(ctx, op, err, yield); moved != nil {
+		if !unanswered(moved) {
+			r.errors.refuses(moved)
+		}
 		if !unanswered(moved) || r.book().Unwell(r.live.recoverability.ErrorQueue) {
 			own.waits = forErrorQueue
 		}
@@ -59,6 +63,29 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 	}
 	r.refused.Add(1)
 	return false
+}
+
+// errorQueue has the last refusal of the error queue.
+type errorQueue struct {
+	mu   sync.Mutex // guards the rest
+	err  error
+	seen time.Time
+}
+
+func (q *errorQueue) refuses(err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.err, q.seen = err, time.Now()
+}
+
+// refusal returns the last refusal, while the message that was refused may still wait: it is tried again after each pause.
+func (q *errorQueue) refusal() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.err == nil || time.Since(q.seen) > 2*queuesRefuse {
+		return nil
+	}
+	return q.err
 }
 
 // mayBeFull reports whether the destination of an operation that failed with err is full: then the message waits for it. Audit

@@ -44,6 +44,7 @@ type relay struct {
 
 	sent       atomic.Int64 // messages that the broker has accepted
 	refused    atomic.Int64 // messages that were moved to the error queue
+	errors     errorQueue
 	unreadable unreadable
 }
 

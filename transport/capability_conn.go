@@ -94,6 +94,15 @@ type Blocker interface {
 	Blocked() bool
 }
 
+// Checker is implemented by a Conn that refuses operations because of their messages, such as of a header that the broker does
+// not accept. Without it such a message of an outbox is refused after the commit, and moves to the error queue.
+type Checker interface {
+	// Check returns the error with which Dispatch refuses the operation, whatever queues exist: because of the message, its
+	// headers, properties or delay, or of a name that no queue can have. nil: Dispatch refuses it for no such reason, as far as
+	// the driver knows. It makes no request. The endpoint calls it for each operation before it is stored in an outbox.
+	Check(op *Operation) error
+}
+
 // ConnectionReporter is implemented by a Conn that knows whether it is connected. Without it the relay of an outbox takes an
 // operation that fails with [ErrUnreachable] twice in a row for a fault of its queue.
 type ConnectionReporter interface {

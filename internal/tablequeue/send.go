@@ -92,25 +92,43 @@ func (c *Conn) addRows(ctx context.Context, w *work, ops []transport.Operation) 
 
 var errNoDestination = errors.New("operation without message, or with neither queue nor types")
 
-func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Operation) error {
+// Check implements [transport.Checker].
+func (c *Conn) Check(op *transport.Operation) error {
+	if _, err := checked(op); err != nil || op.Queue == "" {
+		return err
+	}
+	return c.store.Check(c.ShortName(op.Queue))
+}
+
+// checked returns the headers of an operation with its id, or the error of one that is refused for its content. An
+// operation that removes a message has no headers.
+func checked(op *transport.Operation) (headers header.Map, err error) {
 	m := op.Message
-	if op.Name != "" {
-		switch {
-		case op.Queue == "":
-			return errNamedEvent
-		case m == nil:
-			return c.addRow(ctx, w, Row{Queue: op.Queue, Op: index, Name: hashOf(op.Name), Removes: true})
-		}
+	switch {
+	case op.Name != "" && op.Queue == "":
+		return headers, errNamedEvent
+	case op.Name != "" && m == nil:
+		return headers, nil
+	case m == nil, op.Queue == "" && len(op.Types) == 0:
+		return headers, errNoDestination
+	case len(m.Body) > MaxBody:
+		return headers, &transport.TooLargeError{What: "body", Size: len(m.Body), Max: MaxBody}
 	}
-	if m == nil || op.Queue == "" && len(op.Types) == 0 {
-		return errNoDestination
-	}
-	if len(m.Body) > MaxBody {
-		return &transport.TooLargeError{What: "body", Size: len(m.Body), Max: MaxBody}
-	}
-	headers := identified(m)
+	headers = identified(m)
 	if n := headers.Len(); n > header.MaxCount { // its receiver could not read it
-		return &transport.TooLargeError{What: "header count", Size: n, Max: header.MaxCount}
+		return headers, &transport.TooLargeError{What: "header count", Size: n, Max: header.MaxCount}
+	}
+	return headers, nil
+}
+
+func (c *Conn) addOp(ctx context.Context, w *work, index int, op *transport.Operation) error {
+	headers, err := checked(op)
+	if err != nil {
+		return err
+	}
+	m := op.Message
+	if m == nil {
+		return c.addRow(ctx, w, Row{Queue: op.Queue, Op: index, Name: hashOf(op.Name), Removes: true})
 	}
 	start, rows := len(w.buf), len(w.unit.Rows)
 	w.buf = headers.AppendJSON(w.buf)

@@ -119,10 +119,25 @@ func results(messages []outgoing) ([]transport.Receipt, error) {
 
 // prepare fills in m, and returns its destination.
 func (c *conn) prepare(op *transport.Operation, m *outgoing, now time.Time) (*sender, error) {
+	entity, err := c.form(op, m, now)
+	if err != nil {
+		return nil, err
+	}
+	return c.sender(entity)
+}
+
+// Check implements [transport.Checker].
+func (c *conn) Check(op *transport.Operation) error {
+	_, err := c.form(op, new(outgoing), time.Now())
+	return err
+}
+
+// form fills in m, and returns the queue or topic that it is for. It fails if the operation is refused for its content.
+func (c *conn) form(op *transport.Operation, m *outgoing, now time.Time) (entity string, err error) {
 	name, stamps := op.Queue, []string(nil)
 	if op.Queue == "" {
 		if len(op.Types) == 0 {
-			return nil, errors.New("asb: an operation has neither a queue nor types")
+			return "", errors.New("asb: an operation has neither a queue nor types")
 		}
 		to := c.ns.Topology.publishTo(op.Types)
 		name, m.publish = to.topic, true
@@ -130,22 +145,21 @@ func (c *conn) prepare(op *transport.Operation, m *outgoing, now time.Time) (*se
 			stamps = op.Types
 		}
 	}
-	entity, err := c.naming.entity(name)
-	if err != nil {
-		return nil, err
+	if entity, err = c.naming.entity(name); err != nil {
+		return "", err
 	}
 	if m.msg, err = encode(op, stamps); err != nil {
-		return nil, err
+		return "", err
 	}
 	m.isCopy, m.again = op.Message.NativeID != "", sendAgain(m.msg, op.Message.Native)
 	if err := checkText(m.msg, m.isCopy); err != nil {
-		return nil, fmt.Errorf("asb: send to %q: %w", name, err)
+		return "", fmt.Errorf("asb: send to %q: %w", name, err)
 	}
 	if m.size, err = checkSize(m.msg, c.ns.MaxMessageSize, m.isCopy); err != nil && m.bare() {
 		m.size, err = checkSize(m.msg, c.ns.MaxMessageSize, m.isCopy)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("asb: send to %q: %w", name, err)
+		return "", fmt.Errorf("asb: send to %q: %w", name, err)
 	}
 	if d := op.Delay(now); d > 0 {
 		at := due(now.Add(d))
@@ -155,7 +169,7 @@ func (c *conn) prepare(op *transport.Operation, m *outgoing, now time.Time) (*se
 			m.msg.ScheduledEnqueueTime = &at
 		}
 	}
-	return c.sender(entity)
+	return entity, nil
 }
 
 // deliver sends messages. The results are in the messages.

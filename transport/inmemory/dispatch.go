@@ -48,14 +48,28 @@ func (c *conn) check(ctx context.Context, ops []transport.Operation) (failed fai
 	return failed
 }
 
-func (c *conn) checkOne(ctx context.Context, op *transport.Operation, now time.Time) error {
-	object := op.Queue
-	if object == "" && len(op.Types) > 0 {
-		object = op.Types[0]
+// objectOf returns the queue of an operation, or its first type.
+func objectOf(op *transport.Operation) string {
+	if op.Queue == "" && len(op.Types) > 0 {
+		return op.Types[0]
 	}
+	return op.Queue
+}
+
+func (c *conn) checkOne(ctx context.Context, op *transport.Operation, now time.Time) error {
+	object := objectOf(op)
 	if err := c.t.refuse(ctx, "Dispatch", object); err != nil {
 		return err
 	}
+	return c.refusal(op, now)
+}
+
+// Check implements [transport.Checker].
+func (c *conn) Check(op *transport.Operation) error { return c.refusal(op, time.Now()) }
+
+// refusal returns the error of an operation that is refused for its content.
+func (c *conn) refusal(op *transport.Operation, now time.Time) error {
+	object := objectOf(op)
 	limits, m, delay := c.Limits(), op.Message, op.Delay(now)
 	switch {
 	case object == "":

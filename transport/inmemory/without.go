@@ -13,6 +13,7 @@ func withoutConn(c *conn, w Capability) transport.Conn {
 			transport.Conn
 			transport.Canceler
 			transport.Hastener
+			transport.Checker
 			transport.Satellites
 			transport.Browser
 			transport.Purger

@@ -78,21 +78,10 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	if b.encoded != op.Message {
 		b.msg, b.encoded = encode(op.Message), op.Message
 	}
-	b.msg.Expiration = expiration(op.TTL)
-	msg, now := &b.msg, time.Now()
+	now := time.Now()
 	delay := op.Delay(now)
-	if delay > 0 {
-		var key string
-		if op.Queue == "" && len(op.Types) > 0 {
-			_, key = b.conn.topology.address(op.Types)
-		}
-		msg = withDelay(b.msg, now.Add(delay), op.TTL, key)
-	}
-	msg, err := withProperties(msg, op.Properties, b.to.user)
+	msg, err := b.conn.form(op, &b.msg, delay, now, b.to.user, b.to.Config.FrameSize)
 	if err != nil {
-		return err
-	}
-	if msg, err = b.fit(msg, op); err != nil {
 		return err
 	}
 	exchange, key, err := b.address(ctx, op, delay)
@@ -102,15 +91,58 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	return b.send(ctx, i, route{exchange, key, op.Queue != "" && !isDirectReply(op.Queue) || delay > 0}, msg)
 }
 
+// Check implements [transport.Checker].
+func (c *conn) Check(op *transport.Operation) error {
+	if op.Message == nil {
+		return errNoDestination
+	}
+	var user string
+	frame := 0
+	if c.limits.MaxHeaders > 0 {
+		frame = c.limits.MaxHeaders + frameReserve
+	}
+	if p, _, err := c.publishing.now(); err == nil {
+		user, frame = p.user, p.Config.FrameSize
+	}
+	now := time.Now()
+	delay := op.Delay(now)
+	if err := checkAddress(op, delay); err != nil {
+		return err
+	}
+	msg := encode(op.Message)
+	_, err := c.form(op, &msg, delay, now, user, frame)
+	return err
+}
+
+// form returns the message of an operation, which msg is the encoded message of. It fails if the operation is refused for
+// its content.
+func (c *conn) form(
+	op *transport.Operation, msg *amqp.Publishing, delay time.Duration, now time.Time, user string, frame int,
+) (*amqp.Publishing, error) {
+	msg.Expiration = expiration(op.TTL)
+	if delay > 0 {
+		var key string
+		if op.Queue == "" && len(op.Types) > 0 {
+			_, key = c.topology.address(op.Types)
+		}
+		msg = withDelay(*msg, now.Add(delay), op.TTL, key)
+	}
+	msg, err := withProperties(msg, op.Properties, user)
+	if err != nil {
+		return nil, err
+	}
+	return c.fit(msg, op, user, frame)
+}
+
 // fit checks that a message can be sent. A copy that is too large leaves the received message's properties out.
-func (b *batch) fit(msg *amqp.Publishing, op *transport.Operation) (*amqp.Publishing, error) {
-	most, frame := int(b.conn.maxBody.Load()), b.to.Config.FrameSize
+func (c *conn) fit(msg *amqp.Publishing, op *transport.Operation, user string, frame int) (*amqp.Publishing, error) {
+	most := int(c.maxBody.Load())
 	err := check(msg, most, frame)
 	if err == nil || len(op.Message.Native) == 0 {
 		return msg, err
 	}
 	own := bare(msg)
-	less, refused := withProperties(&own, op.Properties, b.to.user)
+	less, refused := withProperties(&own, op.Properties, user)
 	if refused != nil || check(less, most, frame) != nil {
 		return nil, err
 	}
@@ -141,19 +173,33 @@ func (b *batch) send(ctx context.Context, i int, to route, msg *amqp.Publishing)
 	return nil
 }
 
+var errNoDestination = errors.New("rabbitmq: the operation has no message, or neither a queue nor types")
+
+// checkAddress fails if no queue can have the name of an operation, or none can get it after the delay.
+func checkAddress(op *transport.Operation, delay time.Duration) error {
+	switch {
+	case op.Queue == "" && len(op.Types) == 0:
+		return errNoDestination
+	case len(op.Queue) > maxShort:
+		return fmt.Errorf("rabbitmq: send to %.40q...: a name of %d bytes: %w", op.Queue, len(op.Queue), transport.ErrNoQueue)
+	case !utf8.ValidString(op.Queue):
+		return fmt.Errorf("rabbitmq: send to %.100q: the name is not valid UTF-8: %w", op.Queue, transport.ErrNoQueue)
+	case delay > 0 && isDirectReply(op.Queue):
+		return errDelayedReply
+	}
+	if _, ok := delays.Steps(delay); delay > 0 && !ok {
+		return fmt.Errorf("rabbitmq: a delay of %v is over the longest, %v", delay, delays.Max())
+	}
+	return nil
+}
+
 // address returns the exchange and the key of an operation: those of a queue, of the types in the topology, or of the
 // queues in which delayed messages wait.
 func (b *batch) address(ctx context.Context, op *transport.Operation, delay time.Duration) (exchange, key string, err error) {
+	if err := checkAddress(op, delay); err != nil {
+		return "", "", err
+	}
 	switch {
-	case op.Queue == "" && len(op.Types) == 0:
-		return "", "", errors.New("rabbitmq: the operation has neither a queue nor types")
-	case len(op.Queue) > maxShort:
-		return "", "", fmt.Errorf("rabbitmq: send to %.40q...: a name of %d bytes: %w",
-			op.Queue, len(op.Queue), transport.ErrNoQueue)
-	case !utf8.ValidString(op.Queue):
-		return "", "", fmt.Errorf("rabbitmq: send to %.100q: the name is not valid UTF-8: %w", op.Queue, transport.ErrNoQueue)
-	case delay > 0 && isDirectReply(op.Queue):
-		return "", "", errDelayedReply
 	case delay > 0:
 		return b.delayed(ctx, op, delay)
 	case op.Queue != "":

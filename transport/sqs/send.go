@@ -51,21 +51,12 @@ type part struct {
 
 // add encodes an operation and adds it to the parts of its destinations.
 func (d *dispatch) add(ctx context.Context, i int, op *transport.Operation) error {
-	c := d.conn
-	limits := c.Limits()
-	isCopy := op.Message.NativeID != "" && op.Queue != "" // of a received message
-	if n := len(op.Message.Body); n > limits.MaxBody && !isCopy {
-		return &transport.TooLargeError{What: "body", Size: n, Max: limits.MaxBody}
-	}
-	if n := op.Message.Headers.Size(); n > limits.MaxHeaders {
-		return &transport.TooLargeError{What: "headers", Size: n, Max: limits.MaxHeaders}
-	}
-	delay := op.Delay(d.now)
-	if delay > limits.MaxDelay {
-		return fmt.Errorf("sqs: a delay of %v is over the longest, %v", delay, limits.MaxDelay)
+	c, delay := d.conn, op.Delay(d.now)
+	if err := c.refusal(op, delay); err != nil {
+		return err
 	}
 	p := c.encode(op.Message, d.now, delay, op.TTL)
-	if isCopy { // it must not be refused for its size
+	if isCopy(op) { // it must not be refused for its size
 		room, err := c.roomForCopy(ctx, op.Queue, p.size(), delay)
 		if err != nil {
 			return err
@@ -76,14 +67,32 @@ func (d *dispatch) add(ctx context.Context, i int, op *transport.Operation) erro
 			}
 		}
 	}
-	switch {
-	case op.Queue == "" && len(op.Types) == 0:
-		return errors.New("sqs: the operation has neither a queue nor types")
-	case op.Queue == "":
+	if op.Queue == "" {
 		return d.addPublish(ctx, i, op, p, delay)
-	default:
-		return d.addSend(ctx, i, op, p, delay)
 	}
+	return d.addSend(ctx, i, op, p, delay)
+}
+
+// isCopy reports whether an operation sends a copy of a received message.
+func isCopy(op *transport.Operation) bool { return op.Message.NativeID != "" && op.Queue != "" }
+
+// Check implements [transport.Checker].
+func (c *conn) Check(op *transport.Operation) error { return c.refusal(op, op.Delay(time.Now())) }
+
+// refusal returns the error of an operation that is refused for its content.
+func (c *conn) refusal(op *transport.Operation, delay time.Duration) error {
+	limits := c.Limits()
+	switch {
+	case op.Message == nil, op.Queue == "" && len(op.Types) == 0:
+		return errors.New("sqs: the operation has no message, or neither a queue nor types")
+	case len(op.Message.Body) > limits.MaxBody && !isCopy(op):
+		return &transport.TooLargeError{What: "body", Size: len(op.Message.Body), Max: limits.MaxBody}
+	case op.Message.Headers.Size() > limits.MaxHeaders:
+		return &transport.TooLargeError{What: "headers", Size: op.Message.Headers.Size(), Max: limits.MaxHeaders}
+	case delay > limits.MaxDelay:
+		return fmt.Errorf("sqs: a delay of %v is over the longest, %v", delay, limits.MaxDelay)
+	}
+	return nil
 }
 
 func (d *dispatch) addSend(ctx context.Context, i int, op *transport.Operation, p payload, delay time.Duration) error {

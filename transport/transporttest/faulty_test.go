@@ -51,6 +51,7 @@ type faulty struct {
 	commit       func(ctx context.Context, tx *faultyTx, ops []transport.Operation) error
 	rollback     func(ctx context.Context, tx *faultyTx) error
 
+	check    func(c *faultyConn, op *transport.Operation) error
 	deferFor func(ctx context.Context, d *faultyDelivery, after time.Duration) (string, error)
 	hasten   func(ctx context.Context, c *faultyConn, queue string, handles []string) error
 
@@ -81,6 +82,7 @@ type sound interface {
 	transport.InboxInspector
 	transport.StateInspector
 	transport.Hastener
+	transport.Checker
 }
 
 func (f *faulty) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {

@@ -17,7 +17,7 @@ import (
 // mutants are faults of drivers, one for each rule at least, in the order of the rules.
 var mutants = slices.Concat(
 	receiveMutants, settleMutants, attemptMutants, leaseMutants, dispatchMutants, delayMutants,
-	publishMutants, atomicMutants, joinMutants, inboxMutants, recordMutants, outboxMutants, deferMutants, storeTxMutants, timerMutants, stateMutants, pumpMutants, stopMutants, faultMutants, otherMutants, removeMutants,
+	publishMutants, atomicMutants, joinMutants, inboxMutants, recordMutants, outboxMutants, deferMutants, checkMutants, storeTxMutants, timerMutants, stateMutants, pumpMutants, stopMutants, faultMutants, otherMutants, removeMutants,
 	browseMutants, addressMutants,
 )
 

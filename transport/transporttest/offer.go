@@ -50,6 +50,7 @@ var (
 	browsing        = capability{"Browser", func(o offer) bool { return is[transport.Browser](o.conn) }}
 	purging         = capability{"Purger", func(o offer) bool { return is[transport.Purger](o.conn) }}
 	completing      = capability{"Completer", func(o offer) bool { return is[transport.Completer](o.delivery) }}
+	checking        = capability{"Checker", func(o offer) bool { return is[transport.Checker](o.conn) }}
 	deferring       = capability{"Deferrer", func(o offer) bool { return is[transport.Deferrer](o.delivery) }}
 	transacting     = capability{"Transactor", func(o offer) bool { return is[transport.Transactor](o.delivery) }}
 	storing         = capability{"OutboxStore", func(o offer) bool { return is[transport.OutboxStore](o.conn) }}

@@ -144,6 +144,7 @@ var themes = []theme{
 	{"Recording a completed message", recordRules},
 	{"Storing in an outbox", outboxRules},
 	{"Deferring messages", deferRules},
+	{"Checking operations", checkRules},
 	{"Storing in a handler's transaction", storeTxRules},
 	{"Messages with a name", timerRules},
 	{"Records of handlers with state", stateRules},
