@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -47,7 +48,8 @@ type owner struct {
 	tries int // refusals of the operation that may have been temporary
 	waits waiting
 
-	refused time.Time // when a full queue refused the operation first, by the clock of the outbox; zero: never
+	refused  time.Time // when a full queue refused the operation first, by the clock of the outbox; zero: never
+	outdated bool      // the stored row lacks refused
 }
 
 // waiting is the reason why an operation stays in the outbox.
@@ -159,19 +161,37 @@ func (b *relayBatch) conclude(ctx context.Context, c *relayCall) {
 	b.sent(ctx, c.ops, c.owners, failed)
 }
 
+// relayMoves messages that were refused are moved to the error queue at once.
+const relayMoves = 16
+
 // sent notes the operations that are sent, and keeps those of the failed that stay.
 func (b *relayBatch) sent(ctx context.Context, ops []transport.Operation, owners []owner, failed map[int]error) {
+	stay := make([]bool, len(ops))
+	most := relayMoves
+	if cap(b.relay.held) == 1 { // in their order
+		most = 1
+	}
+	moving := make(chan struct{}, most)
+	var all sync.WaitGroup
+	for _, i := range slices.Sorted(maps.Keys(failed)) {
+		moving <- struct{}{}
+		all.Go(func() {
+			defer func() { <-moving }()
+			stay[i] = b.relay.keeps(ctx, &ops[i], &owners[i], failed[i], b.yield)
+		})
+	}
+	all.Wait()
 	for i := range ops {
 		own := owners[i]
-		switch err := failed[i]; {
-		case err == nil:
-			b.relay.sent.Add(1)
+		if !stay[i] {
+			if failed[i] == nil {
+				b.relay.sent.Add(1)
+			}
 			own.row.left--
-		case b.relay.keeps(ctx, &ops[i], &own, err, b.yield):
-			b.ops, b.owners = append(b.ops, ops[i]), append(b.owners, own)
-		default:
-			own.row.left--
+			continue
 		}
+		own.row.outdated = own.row.outdated || own.outdated
+		b.ops, b.owners = append(b.ops, ops[i]), append(b.owners, own)
 	}
 }
 

@@ -238,7 +238,11 @@ const callEvery = 250 * time.Millisecond
 func (r *relay) callBack(ctx context.Context) {
 	changed := r.book().Changed()
 	for {
-		handles, left := r.book().Call()
+		handles, forgotten, left := r.book().Call()
+		for _, s := range forgotten {
+			r.live.e.cfg.Logger.InfoContext(ctx, "no message of the outbox waits for a destination any more: whether it accepts messages is unknown",
+				slog.String("queue", s.Destination), slog.Duration("after", time.Since(s.Since)))
+		}
 		if r.hasten(ctx, handles); left {
 			if backoff.Sleep(ctx, callEvery) != nil {
 				return

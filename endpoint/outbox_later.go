@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -30,14 +31,18 @@ type postponement struct {
 // postpone returns the rows to the outbox, for later, with messages that wait for a destination and not for the broker:
 // the relay sends others meanwhile. A relay that sends in order waits for a destination.
 func (b *relayBatch) postpone(ctx context.Context) {
-	later := map[*relayRow]*postponement{}
+	later, soon := map[*relayRow]*postponement{}, map[*relayRow]bool{}
 	for i, own := range b.owners {
+		if own.waits == forBroker { // it is tried again before the row is postponed
+			soon[own.row] = true
+		}
 		if off := b.postponementOf(&b.ops[i], own); off != nil {
 			if before := later[own.row]; before == nil || off.after < before.after {
 				later[own.row] = off
 			}
 		}
 	}
+	maps.DeleteFunc(later, func(row *relayRow, _ *postponement) bool { return soon[row] })
 	if len(later) == 0 {
 		return
 	}

@@ -32,7 +32,7 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 	if r.mayBeFull(op, err) {
 		now := r.outbox.now()
 		if own.refused.IsZero() {
-			own.refused, own.row.outdated = now, true
+			own.refused, own.outdated = now, true
 		}
 		if own.waits = forDestination; now.Sub(own.refused) < r.live.e.cfg.OutboxRefusedFor {
 			return true

@@ -85,19 +85,19 @@ func TestRowsAreCalled(t *testing.T) {
 		if others, audit := b.Waiting(); others != 1001 || audit != 500 {
 			t.Errorf("%d and %d rows wait, want 1001 and 500", others, audit)
 		}
-		if handles, left := b.Call(); len(handles) != 0 || !left {
+		if handles, _, left := b.Call(); len(handles) != 0 || !left {
 			t.Errorf("%d rows called before the probe is due", len(handles))
 		}
 		time.Sleep(5 * time.Second)
-		if handles, _ := b.Call(); len(handles) != 1 {
+		if handles, _, _ := b.Call(); len(handles) != 1 {
 			t.Errorf("%d rows called for a probe, want 1", len(handles))
 		}
-		if handles, _ := b.Call(); len(handles) != 0 {
+		if handles, _, _ := b.Call(); len(handles) != 0 {
 			t.Errorf("%d rows called while one is awaited", len(handles))
 		}
 		b.Answered("q")
-		first, _ := b.Call()
-		second, left := b.Call()
+		first, _, _ := b.Call()
+		second, _, left := b.Call()
 		if len(first) != 1000 || len(second) != 499 || left {
 			t.Errorf("%d and %d rows called, want 1000 and 499", len(first), len(second))
 		}
@@ -106,6 +106,22 @@ func TestRowsAreCalled(t *testing.T) {
 		}
 		if time.Sleep(time.Minute); len(b.States()) != 0 {
 			t.Errorf("%+v is left", b.States())
+		}
+	})
+}
+
+// The state of a destination to which nothing is sent any more is forgotten.
+func TestAStateWithoutRowsIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b destination.Book
+		b.Failed("q", destination.Silent, errAway)
+		time.Sleep(time.Minute)
+		if _, forgotten, left := b.Call(); len(forgotten) != 0 || !left {
+			t.Errorf("%+v was forgotten", forgotten)
+		}
+		time.Sleep(10 * time.Second)
+		if _, forgotten, left := b.Call(); len(forgotten) != 1 || left || !b.Calm() {
+			t.Errorf("%+v was forgotten, want the state", forgotten)
 		}
 	})
 }

@@ -10,6 +10,8 @@ const (
 	portion = 1000
 	// calledFor is how long a called row is waited for before another one is called for a probe.
 	calledFor = 5 * time.Second
+	// unknownAfter is how long after a probe was due the state of a destination for which no row waits is forgotten.
+	unknownAfter = time.Minute
 	// maxRows bounds the memory of rows of one destination. Further ones return when they are due.
 	maxRows = 1_000_000
 )
@@ -78,8 +80,9 @@ func (b *Book) Waiting() (others, audit int64) {
 }
 
 // Call returns the handles of rows that have to return before they are due: a portion for each destination that answers
-// again, and one for each whose probe is due. It reports whether rows are left that it may return later.
-func (b *Book) Call() (handles []string, left bool) {
+// again, and one for each whose probe is due. It forgets the state of destinations to which nothing has been sent since
+// their probe was due, and returns these states. left reports whether Call may return more later.
+func (b *Book) Call() (handles []string, forgotten []State, left bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
@@ -92,10 +95,14 @@ func (b *Book) Call() (handles []string, left bool) {
 			e.called = now
 			handles = b.take(e, 1, handles)
 		}
-		left = left || len(e.rows.callable) > 0
+		if e.kind != Well && !e.trial && e.rows.len() == 0 && now.Sub(e.next) > unknownAfter {
+			forgotten = append(forgotten, e.state(to))
+			e.kind, e.strikes, e.pause, e.err = Well, 0, 0, nil
+		}
+		left = left || len(e.rows.callable) > 0 || e.kind != Well
 		b.tidy(to, e)
 	}
-	return handles, left
+	return handles, forgotten, left
 }
 
 // CallAll returns the handles of all rows, which wait no longer: for a relay that ends, so that other processes receive
