@@ -19,6 +19,7 @@ type claims struct {
 	writing sync.Mutex // orders writes; locked before mu
 
 	mu    sync.Mutex // guards the fields below; not held over a write
+	found claimAnswers
 	pace  backoff.Backoff
 	until time.Time // end of the pause; zero unless the service has refused a token
 	kept  [][]byte  // frames, in their order
@@ -42,9 +43,13 @@ func (c *claims) keep(frame []byte) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	claim := beginsClaim(frame)
+	if claim {
+		c.found.attached(channelOf(frame))
+	}
 	behind := slices.ContainsFunc(c.kept, func(first []byte) bool { return sameChannel(first, frame) })
 	pause := time.Until(c.until)
-	if !behind && (pause <= 0 || c.over || !beginsClaim(frame)) {
+	if !behind && (pause <= 0 || c.over || !claim) {
 		return false
 	}
 	if c.kept = append(c.kept, bytes.Clone(frame)); len(c.kept) == 1 {
@@ -99,17 +104,15 @@ func (c *claims) due() (frames [][]byte) {
 
 // received looks for answers of $cbs in received data.
 func (c *claims) received(data []byte) {
-	for len(data) > 0 {
-		_, data, _ = bytes.Cut(data, statusKey)
-		if status := statusIn(data); status != 0 {
-			c.answered(status)
-		}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, status := range c.found.read(data) {
+		c.answered(status)
 	}
 }
 
+// answered records an answer of $cbs. Called with mu held.
 func (c *claims) answered(status int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	switch {
 	case busyStatus(status):
 		c.until = time.Now().Add(c.pace.Next())
@@ -132,43 +135,17 @@ func (c *claims) close() {
 	}
 }
 
-// Frames of AMQP 1.0, part 2.3: four bytes for the size, one for the offset of the body, in words of four bytes, one
-// for the type, two for the channel. A body begins with the descriptor of its type.
-const (
-	frameHead  = 8
-	frameStart = 4
-	frameType  = 5
-	frameChan  = 6
-)
-
-var (
-	attachCode = []byte{0x00, 0x53, 0x12} // amqp:attach:list
-	cbsAddress = []byte("$cbs")
-	statusKey  = []byte("status-code") // in answers of $cbs; those of $management have another key
-)
-
 // hasChannel reports whether data is a frame of a channel. An empty frame, which keeps a connection alive, has none.
 func hasChannel(data []byte) bool {
 	return len(data) > frameHead && data[frameStart] == 2 && data[frameType] == 0 && int(binary.BigEndian.Uint32(data)) == len(data)
 }
 
 func sameChannel(a, b []byte) bool {
-	return bytes.Equal(a[frameChan:frameHead], b[frameChan:frameHead])
+	return channelOf(a) == channelOf(b)
 }
 
 // beginsClaim reports whether a frame attaches a link to $cbs, as the first frame of each try does.
 func beginsClaim(frame []byte) bool {
-	return bytes.HasPrefix(frame[frameHead:], attachCode) && bytes.Contains(frame[frameHead:], cbsAddress)
-}
-
-// statusIn returns the number at the beginning of data, an int of AMQP in one of its two forms, or 0 if there is none.
-func statusIn(data []byte) int {
-	const small, full = 0x54, 0x71
-	switch {
-	case len(data) >= 2 && data[0] == small:
-		return int(data[1])
-	case len(data) >= 5 && data[0] == full:
-		return int(binary.BigEndian.Uint32(data[1:]))
-	}
-	return 0
+	code, fields := performative(frame)
+	return code == attachCode && bytes.Contains(fields, cbsAddress)
 }

@@ -42,6 +42,8 @@ func newNamespace(t *Transport, env transport.Env) (*namespace, error) {
 		if err := n.parse(); err != nil {
 			return nil, err
 		}
+	default:
+		n.Credential = newCredential(n.Credential)
 	}
 	host, port, err := net.SplitHostPort(n.Namespace)
 	if err != nil { // it has no port
