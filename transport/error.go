@@ -28,6 +28,9 @@ var (
 	ErrTooLarge = errors.New("message too large")
 	// ErrNotFound is returned by Cancel and Take if the message does not exist any more.
 	ErrNotFound = errors.New("not found")
+	// ErrDeliveryLimit is returned by Browse, Next and Take if reading counts as a delivery, and a further one could use up
+	// those that a limit of the queue leaves to some message: the broker would drop or dead-letter it. The error has advice.
+	ErrDeliveryLimit = errors.New("reading would use up deliveries of a queue that limits them")
 	// ErrClosed is returned after Close by every method of a Conn and of values that were opened from it.
 	ErrClosed = errors.New("transport closed")
 )

@@ -22,7 +22,10 @@ the transport cannot decode are listed too, with the class "undecodable" unless 
 Listing changes nothing on SQL transports and Azure Service Bus. RabbitMQ delivers a message to show it: while a command
 runs, the messages that it has listed are hidden from others, and on quorum queues before RabbitMQ 4.3 each listing
 counts as a delivery. A message that was listed ten times is therefore put at the end of the queue as a fresh copy, well
-before RabbitMQ 4 would drop it at its default delivery limit of 20. Give an error queue no policy with a lower limit.
+before RabbitMQ 4 would drop it at its default delivery limit of 20. Give an error queue no policy with a lower limit: with
+the management API the command reads the limit, and stays within it. Amazon SQS counts each listing, and Azure Service
+Bus counts a delivery of the messages in front of one that is taken: the command refuses, with advice, where that would
+use up the deliveries that a redrive policy or MaxDeliveryCount permits.
 
 Exit codes: 0 all done, 1 failed or some messages stayed in the queue, 2 wrong usage, 130 interrupted: the current
 message is finished, the others are unchanged.`

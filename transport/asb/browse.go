@@ -32,10 +32,12 @@ type cursor struct {
 	next, last int64 // sequence numbers: of the next message, and of the last one when the cursor was opened
 	seen       map[*transport.Message]int64
 	locked     map[int64]*delivery // received before the message to be taken
+	limit      deliveryLimit
 }
 
 // Browse implements [transport.Browser]. Browsing does not change delivery counts. Taking a message counts as a
-// delivery of those before it that are not taken.
+// delivery of those before it that are not taken: it fails with [transport.ErrDeliveryLimit] if the queue's
+// MaxDeliveryCount leaves too few deliveries to them.
 func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	r, err := c.OpenReceiver(ctx, transport.ReceiverOptions{Queue: queue})
 	if err != nil {
@@ -194,19 +196,20 @@ func (cur *cursor) lock(ctx context.Context, number int64) (*delivery, error) {
 
 // more receives some messages, and returns the wanted one if it is among them.
 func (cur *cursor) more(ctx context.Context, number int64) (wanted *delivery, err error) {
+	spare, err := cur.spare(ctx)
+	if err != nil {
+		return nil, err
+	}
 	short, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()
-	ds, err := cur.Receive(short, takeBatch)
+	ds, err := cur.Receive(short, min(takeBatch, spare))
 	if err != nil {
 		if short.Err() != nil && ctx.Err() == nil {
 			err = cur.notFound()
 		}
 		return nil, err
 	}
-	for _, d := range ds {
-		own := d.(*delivery) //nolint:errcheck // the driver's own
-		cur.locked[*own.raw.SequenceNumber] = own
-	}
+	cur.received(ds)
 	return cur.locked[number], nil
 }
 

@@ -30,6 +30,17 @@ func TestConformance(t *testing.T) {
 		PutUndecodable: func(t testing.TB, _ transport.Transport, queue string) {
 			putUndecodable(t, ns.ServiceBusNamespace, queue)
 		},
+		LimitDeliveries: func(t testing.TB, _ transport.Transport, queue string, most int) {
+			manage := rawAdmin(t, ns.ServiceBusNamespace)
+			found, err := manage.GetQueue(within(t), queue, nil)
+			if err == nil {
+				found.MaxDeliveryCount = new(int32(most)) //nolint:gosec // small
+				_, err = manage.UpdateQueue(within(t), queue, found.QueueProperties, nil)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		},
 		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
 			proxy := brokertest.NewProxy(t, hostOf(t, ns.ServiceBusNamespace))
 			tr := ns.transport(t)

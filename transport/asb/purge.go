@@ -22,8 +22,8 @@ const (
 	purgeTimeout = 10 * time.Second
 )
 
-// Purge implements [transport.Purger]: it receives and completes the messages that were there when it began. Later ones
-// are released, which counts as a delivery of up to purgeBatch messages.
+// Purge implements [transport.Purger]: it receives and completes the messages that were there when it began. It asks
+// for no more than these. A later message that comes nevertheless is released, which counts as a delivery.
 func (c *conn) Purge(ctx context.Context, queue string) (int64, error) {
 	looked, err := c.Browse(ctx, queue)
 	if err != nil {
@@ -34,11 +34,11 @@ func (c *conn) Purge(ctx context.Context, queue string) (int64, error) {
 	began := time.Now()
 	var removed int64
 	for {
-		more, err := cur.ready(ctx)
-		if err != nil || !more {
+		ready, err := cur.ready(ctx)
+		if err != nil || ready == 0 {
 			return removed, err
 		}
-		n, over, err := cur.remove(ctx, began)
+		n, over, err := cur.remove(ctx, began, ready)
 		removed += n
 		if over || err != nil {
 			return removed, err
@@ -46,32 +46,33 @@ func (c *conn) Purge(ctx context.Context, queue string) (int64, error) {
 	}
 }
 
-// ready reports whether one of the messages to be removed is neither delayed nor in flight at this conn.
-func (cur *cursor) ready(ctx context.Context) (bool, error) {
+// ready returns how many of the messages to be removed are neither delayed nor in flight at this conn, as far as one request
+// shows. 0: none is.
+func (cur *cursor) ready(ctx context.Context) (n int, err error) {
 	mine := map[int64]bool{}
 	for _, d := range cur.conn.inFlight(cur.path, cur.dead) {
 		mine[*d.raw.SequenceNumber] = true
 	}
-	for from := int64(0); from <= cur.last; {
+	for from := int64(0); from <= cur.last && n == 0; {
 		found, err := cur.peek(ctx, from, maxPage)
 		if err != nil || len(found) == 0 {
-			return false, err
+			return 0, err
 		}
 		for _, raw := range found {
 			from = *raw.SequenceNumber + 1
 			if from <= cur.last+1 && raw.State == azservicebus.MessageStateActive && !mine[from-1] {
-				return true, nil
+				n++
 			}
 		}
 	}
-	return false, nil
+	return n, nil
 }
 
-// remove removes some messages. over reports that no more are to be removed.
-func (cur *cursor) remove(ctx context.Context, began time.Time) (n int64, over bool, err error) {
+// remove removes up to ready messages. over reports that no more are to be removed.
+func (cur *cursor) remove(ctx context.Context, began time.Time, ready int) (n int64, over bool, err error) {
 	short, cancel := context.WithTimeout(ctx, purgeTimeout)
 	defer cancel()
-	ds, err := cur.Receive(short, purgeBatch)
+	ds, err := cur.Receive(short, min(ready, purgeBatch))
 	if err != nil {
 		if short.Err() != nil && ctx.Err() == nil {
 			err = nil // the rest are in flight elsewhere, or delayed

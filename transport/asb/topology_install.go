@@ -128,6 +128,9 @@ func (c *conn) queueProperties(q transport.Queue) *admin.QueueProperties {
 // compare logs which settings of an existing queue are not fit for an endpoint.
 func (c *conn) compare(ctx context.Context, q transport.Queue, found *admin.QueueProperties) {
 	if q.Shared {
+		if limit := c.lowLimit(q, found); limit != "" {
+			c.log.WarnContext(ctx, "a shared queue has a delivery limit", "queue", q.Name, "setting", limit)
+		}
 		return
 	}
 	if c.emulated(valueOr(found.MaxDeliveryCount, 0)) {

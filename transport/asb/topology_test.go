@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport/asb"
 )
 
-func rawAdmin(t *testing.T, ns *brokertest.ServiceBusNamespace) *admin.Client {
+func rawAdmin(t testing.TB, ns *brokertest.ServiceBusNamespace) *admin.Client {
 	t.Helper()
 	c, err := admin.NewClientFromConnectionString(ns.ConnectionString, &admin.ClientOptions{
 		ClientOptions: azcore.ClientOptions{Transport: ns.AdminTransport()},

@@ -83,12 +83,24 @@ func (c *conn) unfit(q transport.Queue, p *admin.QueueProperties) (settings []st
 	if s := valueOr(p.Status, admin.EntityStatusActive); s != admin.EntityStatusActive {
 		settings = append(settings, "is "+string(s))
 	}
-	most := valueOr(p.MaxDeliveryCount, math.MaxInt32)
-	if !q.Shared && most < fewDeliveries && !c.emulated(most) {
-		settings = append(settings, fmt.Sprintf("dead-letters messages after %d deliveries, perhaps before their retries are over: "+
-			"set its MaxDeliveryCount to %d", most, defaultDeliveryCount))
+	if limit := c.lowLimit(q, p); limit != "" {
+		settings = append(settings, limit)
 	}
 	return settings
+}
+
+// lowLimit returns the delivery limit of a queue as text if it is too low.
+func (c *conn) lowLimit(q transport.Queue, p *admin.QueueProperties) string {
+	most := valueOr(p.MaxDeliveryCount, math.MaxInt32)
+	switch {
+	case most >= fewDeliveries, c.emulated(most):
+		return ""
+	case q.Shared:
+		return fmt.Sprintf("dead-letters messages after %d deliveries, and a tool that takes a message out of it counts as a delivery of those "+
+			"in front: set its MaxDeliveryCount to %d", most, math.MaxInt32)
+	}
+	return fmt.Sprintf("dead-letters messages after %d deliveries, perhaps before their retries are over: set its MaxDeliveryCount to %d",
+		most, defaultDeliveryCount)
 }
 
 func valueOr[T any](p *T, other T) T {

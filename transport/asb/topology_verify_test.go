@@ -80,6 +80,20 @@ func TestVerifyFindsQueuesThatAreNotFitForAnEndpoint(t *testing.T) {
 	}
 }
 
+// A tool that takes a message out of a shared queue uses up deliveries of those in front.
+func TestVerifyNamesSharedQueuesWithALimit(t *testing.T) {
+	ns := brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure)
+	c := open(t, on(ns))
+	for name, most := range map[string]*int32{"error": new(int32(3)), "audit": new(int32(100))} {
+		_, err := rawAdmin(t, ns).CreateQueue(within(t), name, &admin.CreateQueueOptions{Properties: &admin.QueueProperties{MaxDeliveryCount: most}})
+		must(t, err)
+	}
+	found := verified(t, c, transport.Plan{Queues: []transport.Queue{{Name: "error", Shared: true}, {Name: "audit", Shared: true}}})
+	if len(found) != 1 || found[0].Name != "error" || !strings.Contains(found[0].Detail, "after 3 deliveries") {
+		t.Errorf("%+v, want the error queue", found)
+	}
+}
+
 func TestVerifyWithoutTheRightToManageKnowsWhatExists(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	install(t, open(t, on(ns)), "sales")

@@ -21,6 +21,7 @@ type cursor struct {
 	queue  string
 	link   *brokerConn
 	ch     *amqp.Channel // in transaction mode, in which the broker confirms acknowledgements
+	looks  int64         // delivery count from which a message is replaced by a copy
 	left   int           // messages that Browse found and Next has not read
 	held   int           // messages that were read and not taken
 	copies int           // messages that were replaced
@@ -31,13 +32,19 @@ type cursor struct {
 // Browse implements [transport.Browser]. While the cursor is open, the messages that it has read are hidden from
 // other receivers. Before RabbitMQ 4.3 reading a message of a quorum queue counts as a delivery; one that has been
 // read ten times is replaced by a copy at the end of the queue, whose count begins again. The copy lacks the property
-// user-id where that is not the user of the connection, and its time to live begins again.
+// user-id where that is not the user of the connection, and its time to live begins again. With [Transport].Management
+// the delivery limit of the queue is read, and messages are replaced before they reach it. Browse fails with
+// [transport.ErrDeliveryLimit] if the limit permits no return at all.
 func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	found, err := c.lookAt(ctx, queue)
 	if err != nil {
 		return nil, err
 	}
-	cur := &cursor{conn: c, queue: queue, left: found.Messages, done: make(chan struct{})}
+	looks, err := c.looks(ctx, queue)
+	if err != nil {
+		return nil, err
+	}
+	cur := &cursor{conn: c, queue: queue, looks: looks, left: found.Messages, done: make(chan struct{})}
 	if cur.link, err = c.dial(ctx, "browsing"); err != nil {
 		return nil, err
 	}
@@ -218,12 +225,44 @@ func (cur *cursor) requeue(ctx context.Context) error {
 // which RabbitMQ 4 drops it.
 const maxLooks = 10
 
+// looks returns the delivery count from which a message of a queue is replaced by a copy.
+func (c *conn) looks(ctx context.Context, queue string) (int64, error) {
+	if c.management == nil || c.version.atLeast(release43) { // reading does not count
+		return maxLooks, nil
+	}
+	q, err := c.management.queue(ctx, queue)
+	if err != nil {
+		return 0, err
+	}
+	looks, err := looksWithin(q, c.version)
+	return looks, wrap(err, "browse queue %q", queue)
+}
+
+// looksWithin returns the delivery count from which a message is replaced, so that it can return once more after that.
+func looksWithin(q managedQueue, v version) (int64, error) {
+	limit, ok := q.limit(v)
+	switch {
+	case !ok:
+		return maxLooks, nil
+	case limit.returns < 1:
+		return 0, fmt.Errorf("%w: each look is a return, and %s", transport.ErrDeliveryLimit, limit.advice(q))
+	}
+	return min(maxLooks, limit.returns-1), nil
+}
+
 // renew replaces a message that has been delivered so often that the broker might drop it by a copy at the end of the
-// queue. Where that fails the message stays as it is.
+// queue. If that fails the message stays as it is, and a further look could drop it.
 func (cur *cursor) renew(ctx context.Context, m *transport.Message) (bool, error) {
 	d := cur.seen[m]
 	count, _ := integer(d.Headers[deliveryCount])
-	if !d.Redelivered || count < maxLooks || cur.conn.republish(ctx, cur.queue, d) != nil {
+	if !d.Redelivered || count < cur.looks {
+		return false, nil
+	}
+	if err := cur.conn.republish(ctx, cur.queue, d); err != nil {
+		if cur.looks < maxLooks {
+			return false, fmt.Errorf("rabbitmq: browse queue %q: %w: message %q has returned %d times, and no copy replaces it: %w",
+				cur.queue, transport.ErrDeliveryLimit, m.ID, count, err)
+		}
 		return false, nil
 	}
 	cur.copies++

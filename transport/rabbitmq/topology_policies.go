@@ -56,7 +56,9 @@ func (c *schema) limits(p part, q managedQueue) (findings []transport.Finding) {
 		findings = append(findings, f)
 	}
 	limit, ok := q.limit(c.version)
-	if !ok || !p.received || !c.isBare() && limit.byArgument && limit.deadLetter { // the latter is ours
+	isOurs := !c.isBare() && limit.byArgument && limit.deadLetter
+	isLow := limit.isSet && limit.returns <= maxLooks // each look at a shared queue may count
+	if !ok || p.received && isOurs || !p.received && !isLow {
 		return findings
 	}
 	detail := limit.advice(q)

@@ -30,17 +30,45 @@ type cursor struct {
 	began    time.Time
 	held     []*delivery
 	seen     map[*transport.Message]*delivery // of the last Next
+	most     int                              // deliveries of a message after which nothing more is listed; 0 for no limit
 	end      bool
 }
 
 // Browse implements [transport.Browser]. A listed message is hidden from receivers until the cursor is closed, or for
-// five minutes if the process dies. Each listing counts as a delivery.
+// five minutes if the process dies. Each listing counts as a delivery. So Browse fails with [transport.ErrDeliveryLimit] if
+// the queue has a redrive policy with a low maxReceiveCount, and Next if a message has had half of the deliveries that a
+// higher one permits.
 func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	in, err := c.inFlight(ctx, queue)
 	if err != nil {
 		return nil, err
 	}
-	return &cursor{inFlight: in, began: time.Now()}, nil
+	cur := &cursor{inFlight: in, began: time.Now()}
+	switch policy, err := c.redrive(ctx, queue); {
+	case isDenied(err):
+		cur.most = fewReceives / 2 // as for the lowest limit that is read
+	case err != nil:
+		return nil, fmt.Errorf("sqs: browse queue %q: %w", queue, err)
+	case policy.most > 0 && policy.most < fewReceives:
+		return nil, fmt.Errorf("sqs: browse queue %q: %w: each listing is a delivery, and SQS moves a message to queue %q after %d: "+
+			"remove the redrive policy of the queue", queue, transport.ErrDeliveryLimit, nameOf(policy.target), policy.most)
+	case policy.most > 0:
+		cur.most = int(policy.most / 2)
+	}
+	return cur, nil
+}
+
+// spent returns an error if a message has had so many deliveries that further listings could use up the rest. It does so
+// early: SQS shows the count with a delivery only, so each refused listing counts as well.
+func (cur *cursor) spent(p *poll) error {
+	for i := range p.ms {
+		if n := attemptOf(&p.ms[i]).N; cur.most > 0 && n > cur.most {
+			return fmt.Errorf("sqs: list queue %q: %w: message %s has had %d deliveries, and a redrive policy moves it away some time: remove "+
+				"that of the queue, or let the credentials read it (sqs:GetQueueAttributes) if the queue has none",
+				cur.inFlight.queue, transport.ErrDeliveryLimit, value(p.ms[i].MessageId), n)
+		}
+	}
+	return nil
 }
 
 // Next implements [transport.Cursor].
@@ -63,6 +91,9 @@ func (cur *cursor) Next(ctx context.Context, limit int) ([]*transport.Message, e
 		}
 		empty = 0
 		ms = append(ms, cur.look(p)...)
+		if err := cur.spent(p); err != nil {
+			return nil, err
+		}
 	}
 	return ms, nil
 }

@@ -2,6 +2,7 @@ package sqs_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"os"
@@ -80,6 +81,10 @@ func conformance(t *testing.T, raw bool) transporttest.Harness {
 			t.Helper()
 			put(t, broker, queue, "a body", map[string]string{"NServiceBus.AmazonSQS.Headers": "{no json"})
 		},
+		LimitDeliveries: func(t testing.TB, _ transport.Transport, queue string, most int) {
+			t.Helper()
+			limitDeliveries(t, broker, queue, most)
+		},
 		Break: func(t testing.TB) (transport.Transport, transporttest.Link) {
 			u, err := url.Parse(broker)
 			if err != nil {
@@ -101,6 +106,29 @@ func client(endpoint string) *awssqs.Client {
 		o.BaseEndpoint = &endpoint
 		o.HTTPClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	})
+}
+
+// limitDeliveries gives a queue a redrive policy, and creates the queue that it names.
+func limitDeliveries(t testing.TB, endpoint, queue string, most int) {
+	t.Helper()
+	c := client(endpoint)
+	name := sanitised(queue)
+	dead, err := c.CreateQueue(t.Context(), &awssqs.CreateQueueInput{QueueName: aws.String(name + "-moved")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.GetQueueAttributes(t.Context(), &awssqs.GetQueueAttributesInput{QueueUrl: dead.QueueUrl, AttributeNames: []types.QueueAttributeName{"QueueArn"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := c.GetQueueUrl(t.Context(), &awssqs.GetQueueUrlInput{QueueName: &name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":%d}`, got.Attributes["QueueArn"], most)
+	if _, err := c.SetQueueAttributes(t.Context(), &awssqs.SetQueueAttributesInput{QueueUrl: found.QueueUrl, Attributes: map[string]string{"RedrivePolicy": policy}}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func sanitised(s string) string { return strings.ReplaceAll(s, ".", "-") }

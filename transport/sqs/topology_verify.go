@@ -94,31 +94,52 @@ func (c *conn) exists(ctx context.Context, queue string) error {
 
 // compareQueue compares the dead-letter queue of an endpoint's own queue.
 func (c *conn) compareQueue(ctx context.Context, q transport.Queue) error {
-	if err := c.exists(ctx, q.Name); err != nil || q.Shared || !c.hasDeadLetters([]transport.Queue{q}) {
+	if err := c.exists(ctx, q.Name); err != nil || !q.Shared && !c.hasDeadLetters([]transport.Queue{q}) {
 		return err
 	}
-	text, err := c.queueAttribute(ctx, q.Name, types.QueueAttributeNameRedrivePolicy)
-	if err != nil {
+	redrive, err := c.redrive(ctx, q.Name)
+	switch {
+	case err != nil:
 		return err
-	}
-	var redrive struct {
-		Target string      `json:"deadLetterTargetArn"`
-		Most   json.Number `json:"maxReceiveCount"`
-	}
-	if text == "" {
+	case q.Shared && redrive.most > 0 && redrive.most < fewReceives:
+		return different(fmt.Sprintf("it moves messages to queue %q after %d deliveries, and each listing of it counts as one: remove its redrive policy",
+			nameOf(redrive.target), redrive.most))
+	case q.Shared:
+		return nil
+	case redrive.most == 0:
 		return different(fmt.Sprintf("it has no dead-letter queue: set its redrive policy to %q and maxReceiveCount %d, or "+
 			"set Transport.ReceiveLimit to None", c.endpoint+DeadLettersSuffix, c.cfg.ReceiveLimit))
-	} else if err := json.Unmarshal([]byte(text), &redrive); err != nil {
-		return different("its redrive policy is not readable")
-	}
-	if target := nameOf(redrive.Target); !c.isCalled(c.endpoint+DeadLettersSuffix, target) {
-		return different(fmt.Sprintf("its dead-letter queue is %q, which the endpoint does not receive from", target))
-	}
-	if most, err := redrive.Most.Int64(); err != nil || most < fewReceives {
-		return different(fmt.Sprintf("it moves messages to the dead-letter queue after %s deliveries: set %d",
-			redrive.Most, c.cfg.ReceiveLimit))
+	case !c.isCalled(c.endpoint+DeadLettersSuffix, nameOf(redrive.target)):
+		return different(fmt.Sprintf("its dead-letter queue is %q, which the endpoint does not receive from", nameOf(redrive.target)))
+	case redrive.most < fewReceives:
+		return different(fmt.Sprintf("it moves messages to the dead-letter queue after %d deliveries: set %d", redrive.most, c.cfg.ReceiveLimit))
 	}
 	return nil
+}
+
+// redrive is the redrive policy of a queue. The zero value is none.
+type redrive struct {
+	target string // ARN
+	most   int64  // maxReceiveCount: how often a message is received before SQS moves it
+}
+
+func (c *conn) redrive(ctx context.Context, queue string) (redrive, error) {
+	text, err := c.queueAttribute(ctx, queue, types.QueueAttributeNameRedrivePolicy)
+	if err != nil || text == "" {
+		return redrive{}, err
+	}
+	var read struct {
+		Target string      `json:"deadLetterTargetArn"`
+		Most   json.Number `json:"maxReceiveCount"` // a number or a text
+	}
+	if err := json.Unmarshal([]byte(text), &read); err != nil {
+		return redrive{}, different("its redrive policy is not readable")
+	}
+	most, err := read.Most.Int64()
+	if err != nil || most < 1 {
+		return redrive{}, different("its redrive policy is not readable")
+	}
+	return redrive{read.Target, most}, nil
 }
 
 func (c *conn) compareDelayQueue(ctx context.Context, queue string) error {

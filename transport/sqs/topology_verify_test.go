@@ -55,6 +55,7 @@ func TestVerifyReportsMissingAndDifferentParts(t *testing.T) {
 	}{
 		{own, redrive(attributes(t, broker, dead)["QueueArn"], "3"), "moves messages to the dead-letter queue after 3 deliveries: set 100"},
 		{own, redrive(attributes(t, broker, own)["QueueArn"], "100"), `its dead-letter queue is "` + own + `"`},
+		{sanitised(endpoint) + "-error", redrive(attributes(t, broker, dead)["QueueArn"], "3"), "after 3 deliveries, and each listing of it counts as one"},
 		{delay, map[string]string{"DelaySeconds": "5"}, "it delays messages by 5 s: set DelaySeconds to 900"},
 	} {
 		setAttributes(t, broker, test.queue, test.set)

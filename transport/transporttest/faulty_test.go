@@ -481,6 +481,8 @@ func faultyHarness(change func(*faulty)) Harness {
 		},
 		Write: writeOnCommit,
 		Sweep: func(testing.TB, transport.Transport, string) {},
+		// A broker in memory has no limit: a mutant has to lose messages for the lack of its own care.
+		LimitDeliveries: func(testing.TB, transport.Transport, string, int) {},
 		PutUndecodable: func(t testing.TB, tr transport.Transport, queue string) {
 			m := &transport.Message{ID: "foreign", Undecodable: errNothing}
 			if err := tr.(*faulty).Put(queue, m); err != nil {

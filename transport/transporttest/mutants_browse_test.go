@@ -116,6 +116,19 @@ var browseMutants = []mutant{
 			return err
 		}
 	})},
+	{"browse-limit", "messages that were passed over are gone", browsingBadly(func(_ *faultyConn, _ string, cur *faultyCursor) {
+		var seen []*transport.Message
+		cur.next = func(ctx context.Context, limit int) (_ []*transport.Message, err error) {
+			seen, err = cur.Cursor.Next(ctx, limit)
+			return seen, err
+		}
+		cur.take = func(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
+			return errors.Join(cur.Cursor.Take(ctx, m, ops), cur.Cursor.Take(ctx, seen[0], nil))
+		}
+	})},
+	{"browse-limit", "a look fails with another error", browsingBadly(func(_ *faultyConn, _ string, cur *faultyCursor) {
+		cur.take = func(context.Context, *transport.Message, []transport.Operation) error { return transport.ErrNotFound }
+	})},
 	{"browse-no-queue", "a missing queue is empty", func(f *faulty) {
 		f.browse = func(ctx context.Context, c *faultyConn, queue string) (transport.Cursor, error) {
 			cur, err := c.sound.Browse(ctx, queue)

@@ -76,6 +76,7 @@ var (
 	}}
 
 	undecodable = capability{"Harness.PutUndecodable", func(o offer) bool { return o.harness.PutUndecodable != nil }}
+	limiting    = capability{"Harness.LimitDeliveries", func(o offer) bool { return o.harness.LimitDeliveries != nil }}
 	beginning   = capability{"Harness.Begin", func(o offer) bool { return o.harness.Begin != nil }}
 	writing     = capability{"Harness.Write", func(o offer) bool { return o.harness.Write != nil }}
 	sweeping    = capability{"Harness.Sweep", func(o offer) bool { return o.harness.Sweep != nil }}

@@ -1,6 +1,8 @@
 package transporttest
 
 import (
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -17,6 +19,9 @@ var browseRules = []rule{
 		"Take with an operation to a queue that does not exist fails, sends nothing, and keeps the message.", browsing),
 	newRule("browse-taken", browseTaken,
 		"Take of a message that was taken fails with ErrNotFound and sends nothing.", browsing),
+	newRule("browse-limit", browseLimit,
+		"If the broker limits deliveries, listing a queue and taking its last message over and over removes no other message: "+
+			"Browse, Next or Take fails with ErrDeliveryLimit before.", browsing, limiting),
 	newRule("browse-no-queue", browseNoQueue, "Browse of a queue that does not exist fails with ErrNoQueue.", browsing),
 	newRule("purge", purge,
 		"Purge deletes the ready messages and returns their number. Unsettled and delayed messages stay, and later "+
@@ -114,6 +119,41 @@ func browseTaken(t *test) {
 	t.endBrowse(cur)
 	t.holds(c, q, "m-2")
 	t.empty(c, out)
+}
+
+func browseLimit(t *test) {
+	const most = 3
+	want := ids("m", 8)
+	c, q := t.queueOf(t.open())
+	t.harness.LimitDeliveries(t.TB, t.tr, q, most)
+	t.send(c, q, want...)
+	for range 2 * most {
+		taken, err := t.takeLast(c, q)
+		if err != nil && !errors.Is(err, transport.ErrDeliveryLimit) {
+			t.Fatalf("%v, want nil or ErrDeliveryLimit", err)
+		}
+		want = slices.DeleteFunc(want, func(id string) bool { return id == taken })
+	}
+	t.holds(c, q, want...)
+}
+
+// takeLast lists a queue and takes the last message. It returns the message's id, or the first error.
+func (t *test) takeLast(c transport.Conn, queue string) (id string, err error) {
+	t.Helper()
+	cur, err := as[transport.Browser](t, c).Browse(t.ctx(), queue)
+	if err != nil {
+		return "", err
+	}
+	defer t.endBrowse(cur)
+	ms, err := cur.Next(t.ctx(), 100)
+	if err != nil || len(ms) == 0 {
+		return "", err
+	}
+	last := ms[len(ms)-1]
+	if err := cur.Take(t.ctx(), last, nil); err != nil {
+		return "", err
+	}
+	return last.ID, nil
 }
 
 func browseNoQueue(t *test) {

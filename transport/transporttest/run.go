@@ -27,6 +27,8 @@ type Harness struct {
 	CreateQueue func(t testing.TB, tr transport.Transport, name string)
 	// PutUndecodable sends a message that the driver cannot decode, as another program could.
 	PutUndecodable func(t testing.TB, tr transport.Transport, queue string)
+	// LimitDeliveries sets how often a message of a queue is delivered before the broker drops it or moves it to another queue.
+	LimitDeliveries func(t testing.TB, tr transport.Transport, queue string, most int)
 	// Begin begins a transaction in the transport's database as users do, for a [transport.TxDispatcher].
 	Begin func(t testing.TB, tr transport.Transport) UserTx
 	// Write writes to the transport's database in a handler's transaction, as users do, and returns a function that reports
