@@ -45,6 +45,7 @@ type conn struct {
 	subscribed  sync.Map                   // typeOfQueue: by this connection
 	unknown     sync.Map                   // typeOfQueue: see warnOfUnknown
 	unknowns    atomic.Int32               // those in unknown
+	looks       looks
 
 	mu        sync.Mutex             // guards the fields below
 	receivers map[*receiver]struct{} // nil after Close

@@ -2,6 +2,8 @@ package sqs
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +32,12 @@ type receiver struct {
 // OpenReceiver fails with ErrNoQueue for a queue that does not exist.
 func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
 	in, err := c.inFlight(ctx, opts.Queue)
+	if errors.Is(err, transport.ErrNoQueue) {
+		return nil, fmt.Errorf("%w%s", err, c.where(ctx))
+	}
+	if err == nil {
+		err = c.checkReceived(opts.Queue)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -97,6 +97,7 @@ func (in *inFlight) deliver(m *types.Message, p *poll) *delivery {
 		aside(d.Complete)
 	default:
 		in.warnOfUnknown(d, m)
+		in.warnOfEnvelope(m)
 		return d
 	}
 	return nil

@@ -29,6 +29,10 @@ func queueName(prefix, address string) (string, error) {
 	if strings.TrimSpace(address) == "" {
 		return "", &transport.NameError{Err: errors.New("sqs: a queue has no name")}
 	}
+	if strings.Contains(address, "://") || strings.HasPrefix(address, "arn:") {
+		return "", &transport.NameError{Err: fmt.Errorf("sqs: queue %.300q: that is a URL or an ARN: write the name of the queue, "+
+			"and set region and credentials for another account", address)}
+	}
 	stem := strings.TrimSuffix(address, fifoSuffix)
 	suffix := address[len(stem):]
 	clean, err := sanitize(prefix)

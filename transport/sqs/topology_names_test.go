@@ -56,6 +56,8 @@ func TestANameThatAWSDoesNotTakeIsRefusedWithItsReason(t *testing.T) {
 		{"", "Größe", `'ö' cannot stand`},
 		{"", "東京", `'東' cannot stand`},
 		{"", "  ", "no name"},
+		{"", "https://sqs.eu-central-1.amazonaws.com/123456789012/sales", "a URL or an ARN: write the name"},
+		{"", "arn:aws:sqs:eu-central-1:123456789012:sales", "a URL or an ARN: write the name"},
 	} {
 		if _, err := queueName(test.prefix, test.address); err == nil || !strings.Contains(err.Error(), test.advice) {
 			t.Errorf("%q with prefix %q: %v: want %q", test.address, test.prefix, err, test.advice)
