@@ -304,6 +304,7 @@ func (r *received) readNative(m *types.Message) {
 			set(name, *a.StringValue)
 		case a.BinaryValue != nil:
 			set(name, base64.StdEncoding.EncodeToString(a.BinaryValue))
+			set(binaryNative+name, value(a.DataType))
 		}
 	}
 }

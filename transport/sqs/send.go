@@ -66,6 +66,7 @@ func (d *dispatch) add(ctx context.Context, i int, op *transport.Operation) erro
 				p = c.encodeAs(f, op.Message, d.now, delay, op.TTL)
 			}
 		}
+		p = p.withBinaries(op.Message.Native, room, hopAttributes)
 	}
 	if op.Queue == "" {
 		return d.addPublish(ctx, i, op, p, delay)

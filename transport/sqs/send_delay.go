@@ -41,6 +41,8 @@ const (
 	hopTyped = ours + "Hop.Typed."
 	// rememberedHops is the number of deferrals that are recorded as sent on.
 	rememberedHops = 10_000
+	// hopAttributes is the number of attributes that delay queues add to a message.
+	hopAttributes = 4
 	// maxAttributes is the number of attributes that SQS accepts on a message.
 	maxAttributes = 10
 )

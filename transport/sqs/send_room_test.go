@@ -2,7 +2,9 @@ package sqs
 
 import (
 	"crypto/rand"
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -204,5 +206,61 @@ func TestAttributesOfOtherTypesAreKeptInADelay(t *testing.T) {
 		if value(a.DataType) != *want.DataType || value(a.StringValue) != value(want.StringValue) || string(a.BinaryValue) != string(want.BinaryValue) {
 			t.Errorf("%s is sent as %v %q %v", name, value(a.DataType), value(a.StringValue), a.BinaryValue)
 		}
+	}
+}
+
+// Binary attributes of other producers come through a move to the error queue, a return from there and a delayed retry.
+func TestBinaryAttributesSurviveMoves(t *testing.T) {
+	for name, rawBody := range map[string]bool{"envelope": false, "raw": true} {
+		t.Run(name, func(t *testing.T) {
+			f := &fake{}
+			c := openFake(t, f, func(tr *Transport) { tr.RawBody = rawBody })
+			want := map[string][]byte{"picture": {0, 255, ' ', 'b'}, "other": []byte("text")}
+			first := types.Message{MessageId: aws.String("1"), Body: aws.String("a body"), MessageAttributes: map[string]types.MessageAttributeValue{
+				"picture": {DataType: aws.String("Binary.png"), BinaryValue: want["picture"]},
+				"other":   {DataType: aws.String("Binary"), BinaryValue: want["other"]},
+				"Shop":    {DataType: aws.String("String"), StringValue: aws.String("Berlin")},
+			}}
+			m := decode(&first).Message
+			for move := range 3 {
+				op := transport.Operation{Queue: "error", Message: &m, After: time.Duration(move) * time.Minute}
+				if _, err := c.Dispatch(t.Context(), []transport.Operation{op}); err != nil {
+					t.Fatal(err)
+				}
+				e := f.sent[len(f.sent)-1]
+				for name, value := range want {
+					if got := e.MessageAttributes[name]; string(got.BinaryValue) != string(value) || name == "picture" && *got.DataType != "Binary.png" {
+						t.Errorf("move %d: attribute %s is %v", move, name, got)
+					}
+				}
+				m = decode(&types.Message{MessageId: aws.String("2"), Body: e.MessageBody, MessageAttributes: e.MessageAttributes}).Message
+				if m.Undecodable != nil || string(m.Body) != "a body" || m.Headers.Get("Shop") != "Berlin" {
+					t.Errorf("move %d: %+v", move, m)
+				}
+			}
+		})
+	}
+}
+
+// A copy must not be refused for attributes that it could do without.
+func TestBinaryAttributesNeedNoRoom(t *testing.T) {
+	native := map[string]string{}
+	for i := range maxAttributes {
+		name := fmt.Sprint("a", i)
+		native[name], native[binaryNative+name] = base64.StdEncoding.EncodeToString(make([]byte, 1000)), "Binary"
+	}
+	p := payload{body: "a body", attributes: []attribute{{"b", "c"}}}
+	for _, room := range []int{0, 500, 2500, 100_000} {
+		got := p.withBinaries(native, room, hopAttributes)
+		if n := len(got.attributes) + len(got.typed); n+hopAttributes > maxAttributes || len(got.typed) > 0 && got.size() > room {
+			t.Errorf("room %d: %d attributes, %d bytes", room, n, got.size())
+		}
+	}
+	if got := p.withBinaries(native, 100_000, hopAttributes); len(got.typed) != maxAttributes-hopAttributes-1 {
+		t.Errorf("%d binary attributes, want as many as SQS accepts", len(got.typed))
+	}
+	native = map[string]string{"a": "no base64!", binaryNative + "a": "Binary"}
+	if got := p.withBinaries(native, 100_000, 0); len(got.typed) != 0 {
+		t.Errorf("an attribute without a value: %v", got.typed)
 	}
 }
