@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -21,6 +24,12 @@ const (
 	browseWait = time.Second
 	// emptyAnswers is the number of consecutive empty answers that mean the end of a queue.
 	emptyAnswers = 2
+	// newerAnswers is the same for answers with messages that were sent after Browse only: SQS delivers in no certain order.
+	newerAnswers = 20
+	// maxInFlight is how many messages of a standard queue can be in flight, and inFlightError how much SQS's count of them
+	// may be too low.
+	maxInFlight   = 120_000
+	inFlightError = 1_000
 )
 
 // cursor iterates over a queue. SQS cannot list messages, so each is received and stays hidden until the cursor is
@@ -78,41 +87,60 @@ func (cur *cursor) Next(ctx context.Context, limit int) ([]*transport.Message, e
 		return nil, err
 	}
 	var ms []*transport.Message
-	for empty := 0; len(ms) < limit && !cur.end; {
+	var empty, newer int // consecutive answers without messages, and with later ones only
+	for len(ms) < limit && !cur.end {
 		in := cur.inFlight
 		p, err := in.poll(ctx, in.conn.ctx, asking{limit: limit - len(ms), wait: browseWait, lease: browseLease})
 		if err != nil {
 			return nil, err
 		}
-		if len(p.ms) == 0 {
-			empty++
-			cur.end = empty == emptyAnswers
-			continue
-		}
-		empty = 0
-		ms = append(ms, cur.look(p)...)
+		listed := cur.look(p)
+		ms = append(ms, listed...)
 		if err := cur.spent(p); err != nil {
 			return nil, err
 		}
+		switch {
+		case len(listed) > 0:
+			empty, newer = 0, 0
+		case len(p.ms) > 0:
+			empty, newer = 0, newer+1
+		default:
+			empty++
+		}
+		cur.end = empty == emptyAnswers || newer == newerAnswers
+	}
+	if cur.end && len(ms) == 0 {
+		return nil, cur.full(ctx)
 	}
 	return ms, nil
 }
 
-// look records p's messages. Messages that were sent after Browse are not listed; a poll with only such messages is the
-// end of the queue.
+// look records p's messages, and returns those that were sent before Browse. A listed message stays with the caller: the
+// cursor keeps only what it needs to take or release it.
 func (cur *cursor) look(p *poll) (ms []*transport.Message) {
-	cur.end = true
 	for i := range p.ms {
 		d, _ := cur.inFlight.take(&p.ms[i], p)
 		cur.held = append(cur.held, d)
+		m := d.message
+		d.message = transport.Message{ID: m.ID, NativeID: m.NativeID}
 		if sentAt(&p.ms[i]).After(cur.began.Add(p.skew)) {
 			continue
 		}
-		cur.end = false
-		cur.seen[&d.message] = d
-		ms = append(ms, &d.message)
+		cur.seen[&m] = d
+		ms = append(ms, &m)
 	}
 	return ms
+}
+
+// full returns an error if the queue has so many messages in flight that SQS delivers no others: these are not listed.
+func (cur *cursor) full(ctx context.Context) error {
+	in := cur.inFlight
+	text, err := in.conn.queueAttribute(ctx, in.queue, types.QueueAttributeNameApproximateNumberOfMessagesNotVisible)
+	if n, failed := strconv.Atoi(text); err != nil || failed != nil || n < maxInFlight-inFlightError {
+		return nil //nolint:nilerr // without the right to look, the listing ends here
+	}
+	return fmt.Errorf("sqs: list queue %q: %s messages are in flight, and SQS delivers no more than %d at a time: the rest is not listed. "+
+		"Take or discard some, and list the queue again", in.queue, text, maxInFlight)
 }
 
 // renew renews the leases of the listed messages.
