@@ -24,8 +24,8 @@ type Health struct {
 	Reasons []string `json:"reasons,omitempty"`
 	// Warnings are missing parts of an endpoint that is ready nevertheless, and failures that the transport foresees.
 	Warnings []string `json:"warnings,omitempty"`
-	// Quarantined is the number of messages in quarantine, of all instances, as inspected every 5 s; -1 if the transport
-	// does not count them.
+	// Quarantined is the number of messages in quarantine, of all instances; -1 if the transport does not count them. It is
+	// inspected every 5 s while there are some, every minute while there are none, and when this instance moves one there.
 	Quarantined int64 `json:"quarantined,omitempty"`
 	// Outbox is the state of the outbox; nil without one.
 	Outbox *OutboxHealth `json:"outbox,omitempty"`

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// quarantineLook is the time between looks at the quarantine, and quarantineBlind where the transport
-	// cannot inspect queues: then each look interrupts all other processing.
-	quarantineLook  = 5 * time.Second
-	quarantineBlind = time.Minute
+	// quarantineLook is the time between looks at the quarantine while messages wait in it, and quarantineIdle while it is
+	// empty: a look is a request that some brokers charge for. An instance that moves a message there looks at once.
+	quarantineLook = 5 * time.Second
+	quarantineIdle = time.Minute
 	// quarantineGrace bounds the wait for running handlers, the first time. It doubles, so that it suffices for
 	// long ones in the end.
 	quarantineGrace = 30 * time.Second
@@ -54,11 +54,8 @@ func (q *quarantine) watch(ctx context.Context) {
 	if q == nil {
 		return
 	}
-	every := quarantineLook
-	if _, ok := q.live.conn.(transport.Inspector); !ok {
-		every = quarantineBlind
-	}
-	look := time.NewTicker(every)
+	var moved time.Time // of the last move
+	look := time.NewTimer(q.pause(moved))
 	defer look.Stop()
 	grace := backoff.Backoff{Min: quarantineGrace, Max: 24 * time.Hour}
 	for {
@@ -67,6 +64,7 @@ func (q *quarantine) watch(ctx context.Context) {
 			return
 		case <-look.C:
 		case <-q.moved:
+			moved = time.Now()
 		}
 		// The quarantine is paused with the endpoint's own queue.
 		own := q.live.names.of(q.live.e.cfg.Name)
@@ -74,7 +72,18 @@ func (q *quarantine) watch(ctx context.Context) {
 		if !slices.ContainsFunc(q.live.sources, paused) && q.look(ctx) {
 			_ = backoff.Sleep(ctx, q.visit(ctx, &grace)) // the select above sees the end of ctx
 		}
+		look.Reset(q.pause(moved))
 	}
+}
+
+// pause returns the time until the next look. A broker may count a message late, so a quarantine to which this instance has
+// moved a message is not taken to be empty for a while. If the transport cannot inspect queues, each look interrupts all
+// other processing.
+func (q *quarantine) pause(moved time.Time) time.Duration {
+	if n := q.waiting.Load(); n > 0 || n == 0 && (q.missing.Load() || time.Since(moved) < quarantineIdle) {
+		return quarantineLook
+	}
+	return quarantineIdle
 }
 
 // begin visits the quarantine before anything else is received: a crash would count against all messages in flight.

@@ -480,7 +480,7 @@ func TestALongHandlerDelaysQuarantine(t *testing.T) {
 		r.MustSend(harness.PlaceOrder{ID: "question"})
 		synctest.Wait()
 		delivered(t, broker, "sales.quarantine", wire("suspect"), 0)
-		time.Sleep(10 * time.Second) // by now everything rests
+		time.Sleep(65 * time.Second) // by now everything rests
 		r.MustSend(harness.PlaceOrder{ID: "answer"})
 		synctest.Wait()
 		if got := handled.List(); len(got) > 0 {
@@ -687,4 +687,37 @@ func TestTheQuarantineCannotBeTheErrorQueue(t *testing.T) {
 			t.Errorf("New returned %v", err)
 		}
 	}
+}
+
+// Looking at the quarantine is a request that some brokers charge for.
+func TestAnEmptyQuarantineIsLookedAtRarely(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var looks atomic.Int64
+		broker.Fail = func(verb, queue string) error {
+			if verb == "Inspect" && queue == "sales.quarantine" {
+				looks.Add(1)
+			}
+			return nil
+		}
+		var handled harness.Tally
+		harness.Start(t, harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
+			handled.Add(o.ID)
+			return nil
+		})))
+		const idle = 10 * time.Minute
+		time.Sleep(idle)
+		if n := looks.Load(); n < 5 || n > 12 {
+			t.Errorf("%d looks in %v, want about one a minute", n, idle)
+		}
+		delivered(t, broker, "sales.quarantine", wire("moved-by-another"), 0)
+		time.Sleep(time.Minute + 2*time.Second)
+		if diff := cmp.Diff([]string{"moved-by-another"}, handled.List()); diff != "" {
+			t.Error(diff)
+		}
+		delivered(t, broker, "sales", wire("moved-by-this"), 6)
+		time.Sleep(4 * time.Second)
+		if diff := cmp.Diff([]string{"moved-by-another", "moved-by-this"}, handled.List()); diff != "" {
+			t.Error(diff)
+		}
+	})
 }
