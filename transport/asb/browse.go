@@ -44,7 +44,10 @@ func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 		return nil, err
 	}
 	cur := &cursor{receiver: r.(*receiver), locked: map[int64]*delivery{}} //nolint:errcheck // the driver's own
-	if cur.last, err = cur.end(ctx); err != nil {
+	if err = cur.readLimit(ctx); err == nil {
+		cur.last, err = cur.end(ctx)
+	}
+	if err != nil {
 		_ = cur.Close() // never fails
 		return nil, err
 	}
@@ -63,13 +66,15 @@ func (cur *cursor) peek(ctx context.Context, from int64, limit int) (msgs []*azs
 	msgs, err = cur.supervisor.browse(ctx, cur.settler.on, from, limit)
 	partitioned := func(raw *azservicebus.ReceivedMessage) bool { return *raw.SequenceNumber>>partitionBits != 0 }
 	if slices.ContainsFunc(msgs, partitioned) {
-		err = errors.New("the queue is partitioned: the service shows one message of some partition at a time, so its messages cannot be listed or counted without receiving them. Use a tool that receives, or a queue without partitions")
+		err = errPartitioned
 	}
 	if cur.ctx.Err() != nil {
 		return nil, transport.ErrClosed
 	}
 	return msgs, wrap(err, "browse queue %q", cur.queue)
 }
+
+var errPartitioned = errors.New("the queue is partitioned: the service shows one message of some partition at a time, so its messages cannot be listed or counted without receiving them. Use a tool that receives, or a queue without partitions")
 
 // partitionBits is how many bits of a sequence number count within a partition; those above are the partition's number.
 // https://learn.microsoft.com/azure/service-bus-messaging/message-sequencing

@@ -15,8 +15,8 @@ const assumedDeliveryCount = 10
 // deliveryLimit lets a cursor receive messages only if each keeps one delivery at least when it is released: a message that has
 // been released as often as the queue's MaxDeliveryCount becomes a dead letter. The delivery counts are browsed ahead.
 type deliveryLimit struct {
-	most    int32 // MaxDeliveryCount; 0 before it is read
-	assumed bool  // the credential may not read it
+	most    int32 // MaxDeliveryCount
+	assumed bool  // it could not be read
 	checked int64 // sequence number of the last message whose count was browsed
 	spare   int   // how many of those have not been received
 }
@@ -26,11 +26,6 @@ func (cur *cursor) spare(ctx context.Context) (int, error) {
 	l := &cur.limit
 	if cur.dead { // dead letters have no limit
 		return takeBatch, nil
-	}
-	if l.most == 0 {
-		if err := cur.readLimit(ctx); err != nil {
-			return 0, err
-		}
 	}
 	for again := true; l.spare < takeBatch; {
 		found, err := cur.peek(ctx, l.checked+1, maxPage)
@@ -66,7 +61,7 @@ func (cur *cursor) hasSpare(raw *azservicebus.ReceivedMessage) error {
 	}
 	detail := fmt.Sprintf("dead-letters a message after %d deliveries", l.most)
 	if l.assumed {
-		detail = fmt.Sprintf("may dead-letter a message after %d deliveries, the service's default: the credential has no right to read the limit", l.most)
+		detail = fmt.Sprintf("may dead-letter a message after %d deliveries, the service's default: the limit could not be read, which needs the right to manage", l.most)
 	}
 	return fmt.Errorf("asb: take a message of %q: %w: the queue %s, and message %q, in front of it or with it, has had %d. "+
 		"Set the queue's MaxDeliveryCount to 2147483647", cur.queue, transport.ErrDeliveryLimit, detail, raw.MessageID, attemptOf(raw)-1)
@@ -85,16 +80,22 @@ func (cur *cursor) received(ds []transport.Delivery) {
 	cur.limit.spare = max(cur.limit.spare, 0)
 }
 
+// readLimit reads the delivery limit. It fails for a partitioned queue: the numbers of messages of its first partition are those
+// of a queue without partitions.
 func (cur *cursor) readLimit(ctx context.Context) error {
 	l := &cur.limit
-	found, err := cur.conn.admin.GetQueue(ctx, cur.path, nil)
+	within, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	found, err := cur.conn.admin.GetQueue(within, cur.path, nil)
 	switch {
-	case unmanageable(err):
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil: // no right to manage the namespace, or its administration cannot be reached
 		l.most, l.assumed = assumedDeliveryCount, true
-	case err != nil:
-		return wrap(managed(err), "read the delivery limit of queue %q", cur.queue)
 	case found == nil:
-		return wrap(transport.ErrNoQueue, "read the delivery limit of queue %q", cur.queue)
+		return wrap(transport.ErrNoQueue, "browse queue %q", cur.queue)
+	case valueOr(found.EnablePartitioning, false):
+		return wrap(errPartitioned, "browse queue %q", cur.queue)
 	default:
 		l.most = max(valueOr(found.MaxDeliveryCount, assumedDeliveryCount), 1)
 	}

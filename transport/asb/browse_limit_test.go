@@ -21,7 +21,7 @@ func TestTakesStopBeforeTheDeliveryLimit(t *testing.T) {
 		advice string
 	}{
 		"the limit is read":    {nil, 3, "dead-letters a message after 3 deliveries"},
-		"the limit is assumed": {[]string{"Listen", "Send"}, 10, "no right to read the limit"},
+		"the limit is assumed": {[]string{"Listen", "Send"}, 10, "could not be read, which needs the right to manage"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

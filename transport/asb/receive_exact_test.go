@@ -91,6 +91,12 @@ func TestAPartitionedQueueIsNotBrowsed(t *testing.T) {
 	tr.Partitioned = true
 	c := open(t, tr)
 	install(t, c, "in")
+	if cursor, err := c.(transport.Browser).Browse(within(t), "in"); err == nil { // as with messages of the first partition only
+		must(t, cursor.Close())
+		t.Error("an empty one was browsed")
+	} else {
+		says(t, err, "-----", "partitioned")
+	}
 	const n = 40
 	fill(t, c, "in", n)
 	if cursor, err := c.(transport.Browser).Browse(within(t), "in"); err == nil {
