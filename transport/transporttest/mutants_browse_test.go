@@ -47,7 +47,17 @@ func browsingBadly(change func(c *faultyConn, queue string, cur *faultyCursor)) 
 	}
 }
 
+// listsNothing is a driver whose cursors are at their end at once.
+var listsNothing = browsingBadly(func(_ *faultyConn, _ string, cur *faultyCursor) {
+	cur.next = func(context.Context, int) ([]*transport.Message, error) { return nil, nil }
+})
+
 var browseMutants = []mutant{
+	{"browse", "nothing is listed", listsNothing},
+	{"browse-end", "nothing is listed", listsNothing},
+	{"browse-take", "nothing is listed", listsNothing},
+	{"browse-take-refused", "nothing is listed", listsNothing},
+	{"browse-taken", "nothing is listed", listsNothing},
 	{"browse", "what was looked at is gone", browsingBadly(func(_ *faultyConn, _ string, cur *faultyCursor) {
 		cur.next = func(ctx context.Context, limit int) ([]*transport.Message, error) {
 			ms, err := cur.Cursor.Next(ctx, limit)

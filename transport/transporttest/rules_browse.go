@@ -53,6 +53,16 @@ func (t *test) next(cur transport.Cursor, limit int) []*transport.Message {
 	return ms
 }
 
+// page returns the messages of one Next, which has to list want of them.
+func (t *test) page(cur transport.Cursor, want int) []*transport.Message {
+	t.Helper()
+	ms := t.next(cur, want)
+	if len(ms) < want {
+		t.Fatalf("Next listed %d messages of %d", len(ms), want)
+	}
+	return ms
+}
+
 func browse(t *test) {
 	want := ids("m", 7)
 	c, q := t.queueOf(t.open(), want...)
@@ -88,7 +98,7 @@ func browseTake(t *test) {
 	c, q := t.queueOf(t.open(), ids("m", 5)...)
 	out := t.queue(c, "out")
 	cur := t.browse(c, q)
-	ms := t.next(cur, 5)
+	ms := t.page(cur, 5)
 	t.must("Take", cur.Take(t.ctx(), ms[0], nil))
 	t.must("Take", cur.Take(t.ctx(), ms[3], toAll(out, []string{"sent-1", "sent-2"})))
 	t.endBrowse(cur)
@@ -100,7 +110,7 @@ func browseTakeRefused(t *test) {
 	c, q := t.queueOf(t.open(), "m-1", "m-2")
 	out := t.queue(c, "out")
 	cur := t.browse(c, q)
-	ms := t.next(cur, 2)
+	ms := t.page(cur, 2)
 	ops := []transport.Operation{to(out, "sent"), to(t.name("missing"), "lost")}
 	t.fails("Take", cur.Take(t.ctx(), ms[0], ops), transport.ErrNoQueue)
 	t.ok("Take after one that was refused", cur.Take(t.ctx(), ms[1], ops[:1]))
@@ -113,7 +123,7 @@ func browseTaken(t *test) {
 	c, q := t.queueOf(t.open(), "m-1", "m-2")
 	out := t.queue(c, "out")
 	cur := t.browse(c, q)
-	m := t.next(cur, 2)[0]
+	m := t.page(cur, 2)[0]
 	t.must("Take", cur.Take(t.ctx(), m, nil))
 	t.fails("Take", cur.Take(t.ctx(), m, []transport.Operation{to(out, "sent")}), transport.ErrNotFound)
 	t.endBrowse(cur)
