@@ -1,5 +1,5 @@
-// The AMQP 1.0 library with four corrections: it passes messages as the received bytes, forgets an aborted transfer,
-// ignores the end of a missing session, and answers each delivery with its own outcome.
+// The AMQP 1.0 library with five corrections: it passes messages as the received bytes, forgets an aborted transfer,
+// writes an attach before the messages of its link, ignores the end of a missing session, and answers each delivery with its own outcome.
 
 import { createRequire } from 'node:module';
 
@@ -26,6 +26,15 @@ Session.prototype.on_transfer = function (frame) {
   link._incomplete = undefined;
 };
 
+// An attach and the credit of its link may arrive in one read. The library would write the messages for that credit before
+// its own attach, and the client would drop them.
+const processSession = Session.prototype._process;
+Session.prototype._process = function () {
+  if (this.state.need_open()) this.output(this.local.begin);
+  for (const link of Object.values(this.links)) if (link.state.need_open()) this.output(link.local.attach);
+  processSession.call(this);
+};
+
 // A client that gives up a session may end it without its begin, or twice. Microsoft's AMQP library ignores that, as
 // AmqpConnection.cs of https://github.com/Azure/azure-amqp shows. rhea ends the connection.
 const onEnd = Connection.prototype.on_end;
@@ -47,11 +56,15 @@ export const OPEN_DELIVERIES = 1 << 20;
 export const WINDOW = 5000;
 
 export function container() {
-  return rhea.create_container({
+  const made = rhea.create_container({
     id: 'holdfast-servicebus',
     sender_options: { autosettle: false, treat_modified_as_released: false },
     receiver_options: { autoaccept: false, autosettle: false, credit_window: 0 },
   });
+  const mechanisms = made.sasl_server_mechanisms;
+  mechanisms.enable_anonymous();
+  mechanisms.MSSBCBS = mechanisms.ANONYMOUS; // of Microsoft's clients; tokens are presented to $cbs with both
+  return made;
 }
 
 export const ACCEPTED = rhea.message.accepted().described();

@@ -93,6 +93,9 @@ export class Consumer {
     else if (!this.waits && !this.queue.sessions) this.queue.pump();
   }
 
+  // drained is called before the rest of the credit is returned.
+  drained() { this.#sent = this.link.delivery_count + this.link.credit; }
+
   deliver(message, lock) {
     this.#sent++;
     this.peer.namespace.counts.deliveries++;

@@ -22,10 +22,10 @@ export class Peer {
   }
 
   // authorize records the rights of a token for an address.
-  authorize(path, rights) { this.#rights.set(path.toLowerCase(), rights); }
+  authorize(path, rights) { this.#rights.set(key(path), rights); }
 
   #need(path, ...any) {
-    const rights = this.#rights.get(path.toLowerCase());
+    const rights = this.#rights.get(key(path));
     if (!rights) throw Refused.unauthorized(`Unauthorized access. There is no token for '${path}' on this connection.`);
     if (any.some((right) => rights.has(right))) return;
     throw Refused.unauthorized(`Unauthorized access. '${any.join("' or '")}' claim(s) are required to perform this operation on '${path}'.`);
@@ -35,8 +35,7 @@ export class Peer {
   senderOpened({ sender: link }) {
     const path = link.source?.address ?? '';
     this.#open(link, () => {
-      link.local.attach.snd_settle_mode = link.snd_settle_mode;
-      link.local.attach.rcv_settle_mode = link.rcv_settle_mode;
+      settleModes(link);
       if (path.toLowerCase() === '$cbs') return this.#replyLink(link);
       if (MANAGEMENT.test(path)) {
         this.#need(path, LISTEN, SEND);
@@ -52,6 +51,7 @@ export class Peer {
   receiverOpened({ receiver: link }) {
     const path = link.target?.address ?? '';
     this.#open(link, () => {
+      settleModes(link);
       if (path.toLowerCase() === '$cbs') return new Cbs(this, link);
       if (MANAGEMENT.test(path)) {
         this.#need(path, LISTEN, SEND);
@@ -94,6 +94,13 @@ export class Peer {
   }
 
   flowed({ sender: link }) { link.behind?.flowed?.(); }
+
+  // draining is called when the client wants its credit used or returned now, as Microsoft's client does before it closes.
+  draining({ sender: link }) {
+    link.behind?.drained?.();
+    link.set_drained(true);
+    this.connection._register();
+  }
 
   received({ receiver: link, message, delivery, format }) {
     this.#later(() => link.behind?.received(message, delivery, format ?? 0));
@@ -150,6 +157,15 @@ export class Peer {
   closed() {
     for (const link of [...this.links]) this.#ended(link);
   }
+}
+
+// key returns a path without its leading slash: an address may have one, and its token another form.
+function key(path) { return path.toLowerCase().replace(/^\/+/, ''); }
+
+// settleModes answers with the client's own settle modes. A client takes another answer for the mode of the link.
+function settleModes(link) {
+  link.local.attach.snd_settle_mode = link.snd_settle_mode;
+  link.local.attach.rcv_settle_mode = link.rcv_settle_mode;
 }
 
 // echo answers with the client's own attach.

@@ -24,6 +24,7 @@ export class Server {
     this.#container.on('sender_open', to('senderOpened'));
     this.#container.on('receiver_open', to('receiverOpened'));
     this.#container.on('sender_flow', to('flowed'));
+    this.#container.on('sender_draining', to('draining'));
     this.#container.on('message', to('received'));
     for (const outcome of ['accepted', 'rejected', 'released', 'modified']) this.#container.on(outcome, to('settled'));
     this.#container.on('sender_close', to('linkClosed'));
