@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +25,7 @@ type SQSFront struct {
 	mu     sync.Mutex // guards the fields below
 	refuse func(SQSRequest) string
 	seen   []SQSRequest
+	random *rand.Rand // of sampling; nil without
 }
 
 // SQSRequest is a request, in the terms of AWS's rights.
@@ -39,6 +42,7 @@ func NewSQSFront(t testing.TB, endpoint string) *SQSFront {
 	must(t, err)
 	f := &SQSFront{}
 	pass := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	pass.ModifyResponse = f.shuffle
 	pass.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -46,7 +50,8 @@ func NewSQSFront(t testing.TB, endpoint string) *SQSFront {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
+		body = f.sample(r, body)
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		asked, isJSON := requestOf(r, body)
 		if code := f.judge(asked); code != "" {
 			refuse(w, code, isJSON)
@@ -57,6 +62,59 @@ func NewSQSFront(t testing.TB, endpoint string) *SQSFront {
 	t.Cleanup(server.Close)
 	f.URL = server.URL
 	return f
+}
+
+// Sample makes the front answer as SQS does, which asks some of its servers: with fewer messages than there are, in a random
+// order. It has no effect on the order of two answers.
+func (f *SQSFront) Sample(seed uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.random = rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // a test
+}
+
+const receiveTarget = "AmazonSQS.ReceiveMessage"
+
+// sample lowers the number of messages in a request to receive.
+func (f *SQSFront) sample(r *http.Request, body []byte) []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var in map[string]any
+	if f.random == nil || r.Header.Get("X-Amz-Target") != receiveTarget || json.Unmarshal(body, &in) != nil {
+		return body
+	}
+	most, ok := in["MaxNumberOfMessages"].(float64)
+	if !ok {
+		return body
+	}
+	in["MaxNumberOfMessages"] = 1 + f.random.IntN(max(1, int(most)))
+	if fewer, err := json.Marshal(in); err == nil {
+		return fewer
+	}
+	return body
+}
+
+// shuffle changes the order of the messages in an answer.
+func (f *SQSFront) shuffle(r *http.Response) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.random == nil || r.Request.Header.Get("X-Amz-Target") != receiveTarget || r.StatusCode != http.StatusOK {
+		return nil
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	var out map[string]json.RawMessage
+	var messages []json.RawMessage
+	if json.Unmarshal(body, &out) == nil && json.Unmarshal(out["Messages"], &messages) == nil {
+		f.random.Shuffle(len(messages), func(i, j int) { messages[i], messages[j] = messages[j], messages[i] })
+		if out["Messages"], err = json.Marshal(messages); err == nil {
+			body, err = json.Marshal(out)
+		}
+	}
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	r.Header.Set("Content-Length", strconv.Itoa(len(body)))
+	return err
 }
 
 // Refuse sets the refusals from now on: by returns the code of the refusal of a request, or "". nil refuses nothing.

@@ -37,6 +37,21 @@ func TestConformanceRawBody(t *testing.T) {
 	transporttest.Run(t, h, "Messages", "Dispatching", "Delays", "Publishing", "Browsing and purging")
 }
 
+// SQS promises neither an order nor that an answer has every message.
+func TestConformanceSampled(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(2) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			front := brokertest.NewSQSFront(t, brokertest.SQS(t))
+			front.Sample(seed)
+			h := conformanceOn(t, front.URL, false)
+			h.Unordered = true
+			transporttest.Run(t, h, "Receiving", "Dispatching", "Browsing and purging")
+		})
+	}
+}
+
 func at(endpoint string, raw bool) *sqs.Transport {
 	return &sqs.Transport{Endpoint: endpoint, Config: testConfig(), RawBody: raw}
 }
@@ -68,13 +83,18 @@ func testConfig() *aws.Config {
 
 func conformance(t *testing.T, raw bool) transporttest.Harness {
 	t.Helper()
-	broker := brokertest.SQS(t)
+	return conformanceOn(t, brokertest.SQS(t), raw)
+}
+
+func conformanceOn(t *testing.T, broker string, raw bool) transporttest.Harness {
+	t.Helper()
 	short := func(endpoint string) *sqs.Transport {
 		own := at(endpoint, raw)
 		own.Lease = 4 * time.Second
 		return own
 	}
 	return transporttest.Harness{
+		Unordered:  os.Getenv("HOLDFAST_TEST_SQS") != "", // standard queues of AWS
 		Open:       func(testing.TB) transport.Transport { return kit{at(broker, raw)} },
 		ShortLease: func(testing.TB) transport.Transport { return kit{short(broker)} },
 		PutUndecodable: func(t testing.TB, _ transport.Transport, queue string) {

@@ -197,3 +197,21 @@ func TestAPurgeMayTakeLongerThanADelay(t *testing.T) {
 		t.Error(r.text())
 	}
 }
+
+// The standard queues of SQS promise no order.
+func TestAnUnorderedListingMayHaveAnyOrder(t *testing.T) {
+	i := slices.IndexFunc(table, func(r rule) bool { return r.name == "browse" })
+	for _, unordered := range []bool{false, true} {
+		h := faultyHarness(browsingBadly(func(_ *faultyConn, _ string, cur *faultyCursor) {
+			cur.next = func(ctx context.Context, limit int) ([]*transport.Message, error) {
+				ms, err := cur.Cursor.Next(ctx, limit)
+				slices.Reverse(ms)
+				return ms, err
+			}
+		}))
+		h.Unordered = unordered
+		if r := tryOn(t, table[i], h); r.Failed() == unordered {
+			t.Errorf("Unordered %t: failed %t: %s", unordered, r.Failed(), r.text())
+		}
+	}
+}

@@ -3,6 +3,7 @@ package transporttest
 import (
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -59,6 +60,9 @@ func (t *test) page(cur transport.Cursor, want int) []*transport.Message {
 	ms := t.next(cur, want)
 	if len(ms) < want {
 		t.Fatalf("Next listed %d messages of %d", len(ms), want)
+	}
+	if t.harness.Unordered {
+		slices.SortFunc(ms, func(a, b *transport.Message) int { return strings.Compare(a.ID, b.ID) })
 	}
 	return ms
 }

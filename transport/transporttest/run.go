@@ -45,6 +45,9 @@ type Harness struct {
 	// OneAtATime has rules about order ask for one message in each Receive. It is for drivers that keep the order of a queue
 	// only then, because a message that arrives between two calls returns to the queue.
 	OneAtATime bool
+	// Unordered has rules accept messages in any order. It is for brokers that promise none, such as the standard queues of
+	// Amazon SQS.
+	Unordered bool
 	// Bubble runs each rule in a bubble of testing/synctest, where waiting takes no time. It is for drivers without I/O.
 	Bubble bool
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -356,5 +357,10 @@ func (t *test) inOrder(r transport.Receiver, want ...string) []transport.Deliver
 	}
 	t.complete(ds...)
 	t.sameOrder(idsOf(ds), want)
+	if t.harness.Unordered {
+		slices.SortStableFunc(ds, func(a, b transport.Delivery) int {
+			return slices.Index(want, a.Message().ID) - slices.Index(want, b.Message().ID)
+		})
+	}
 	return ds
 }
