@@ -48,12 +48,9 @@ func TestAFullQueueIsGivenUpAfterAWhile(t *testing.T) {
 				configure := func(cfg *endpoint.Config) { cfg.OutboxRefusedFor = limit }
 				r := relayOnly(t, b, db, configure)
 				storeFor(t, r, "shipping", "1")
-				stays := limit
-				switch limit {
-				case 0:
-					stays = 10 * time.Minute
-				case endpoint.None:
-					stays = 100 * time.Millisecond
+				stays := map[time.Duration]time.Duration{0: 10 * time.Minute, endpoint.None: 100 * time.Millisecond}[limit]
+				if stays == 0 {
+					stays = limit
 				}
 				pass(stays / 2)
 				r.End()

@@ -145,7 +145,9 @@ func TestLargeSends(t *testing.T) {
 		}
 		e.end()
 		orders, stored := o.count(`SELECT count(*) FROM orders`), o.count(`SELECT count(*) FROM "sales.outbox"`)
-		if keys := o.count(`SELECT count(*) FROM "sales.handled"`); orders != 1 || stored != 0 || keys != 1 ||
+		// On a slow machine the answer of the commit is late. Then the endpoint asks whether the database stores another row, and
+		// each question leaves an id.
+		if keys := o.count(`SELECT count(*) FROM "sales.handled"`); orders != 1 || stored != 0 || keys < 1 ||
 			len(broker.Messages("shipping")) != sent {
 			t.Errorf("%d orders, %d stored rows, %d ids, %d sent", orders, stored, keys, len(broker.Messages("shipping")))
 		}

@@ -233,7 +233,7 @@ func TestReportQueueFullOrMissing(t *testing.T) {
 	for name, c := range map[string]struct {
 		full bool
 		want string
-	}{"full": {true, "a queue is full"}, "missing": {false, "no such queue"}} {
+	}{"full": {true, "the queue is full"}, "missing": {false, "no such queue"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url, sc := brokertest.RabbitMQ(t), serviceControl(t)

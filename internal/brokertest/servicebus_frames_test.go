@@ -111,7 +111,7 @@ func dialFrames(b *bus, mechanism, token string, addresses ...string) *wire {
 
 func (w *wire) write(frames ...[]byte) {
 	w.Helper()
-	_, err := w.Conn.Write(slices.Concat(frames...)) // in one write
+	_, err := w.Write(slices.Concat(frames...)) // in one write
 	w.must(err)
 }
 
