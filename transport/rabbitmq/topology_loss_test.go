@@ -1,0 +1,148 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/rabbitmq"
+)
+
+// policiesOnAll are policies that an administrator may put on all queues. RabbitMQ refuses some of them in some versions.
+var policiesOnAll = []string{
+	`{"max-length":10}`, `{"max-length":10,"overflow":"drop-head"}`, `{"max-length":10,"overflow":"reject-publish"}`,
+	`{"max-length":10,"overflow":"reject-publish-dlx"}`, `{"max-length-bytes":1000}`, `{"max-length-bytes":1000,"overflow":"reject-publish"}`,
+	`{"message-ttl":1}`, `{"message-ttl":1000}`, `{"expires":1000}`, `{"overflow":"drop-head"}`, `{"overflow":"reject-publish"}`,
+	`{"delivery-limit":1}`, `{"dead-letter-exchange":"amq.fanout"}`, `{"dead-letter-exchange":"amq.fanout","message-ttl":1000}`,
+	`{"dead-letter-exchange":"amq.fanout","max-length":10}`, `{"dead-letter-strategy":"at-least-once"}`, `{"queue-mode":"lazy"}`, `{"max-in-memory-length":10}`,
+}
+
+// Verify names each policy by which a queue loses messages that it has accepted. Messages wait, are sent, received and
+// returned while the policy is put on all queues and taken off again.
+func TestChaosPoliciesThatLoseAreNamed(t *testing.T) {
+	brokertest.Fault(t)
+	node := rabbitmq.WholeNode(t)
+	u, err := url.Parse(node.URL)
+	must(t, err)
+	vhost := strings.TrimPrefix(u.Path, "/")
+	for _, queueType := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
+		c := open(t, node.URL, func(tr *rabbitmq.Transport) {
+			tr.QueueType, tr.Management = queueType, rabbitmq.ManagementAPI()
+		})
+		for i, policy := range policiesOnAll {
+			t.Run(fmt.Sprintf("%s/%d", queueType, i), func(t *testing.T) {
+				queue := install(t, c, "orders")
+				l := &losing{t: t, c: c, node: node, vhost: vhost, queue: queue}
+				named := l.under(policy)
+				lost := l.lost()
+				t.Logf("%s %s: %d accepted, %d refused, %d lost, named by Verify: %v", queueType, policy, len(l.accepted), l.refused, lost, named)
+				if lost > 0 && !named {
+					t.Errorf("the policy %s has lost %d of %d messages on %s queues, and Verify does not name it", policy, lost, len(l.accepted), queueType)
+				}
+				err := c.(transport.Remover).Remove(within(t), queue)
+				if err != nil && !errors.Is(err, transport.ErrNoQueue) {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// losing is a queue with messages, on which a policy is put.
+type losing struct {
+	t            *testing.T
+	c            transport.Conn
+	node         brokertest.RabbitMQNode
+	vhost, queue string
+	accepted     []string
+	seen         []string
+	refused      int
+}
+
+// under puts the policy on all queues while messages are sent, received and returned, and takes it off. It reports whether
+// Verify has named the policy.
+func (l *losing) under(policy string) (named bool) {
+	l.t.Helper()
+	l.send(200)
+	l.node.Control("set_policy", "-p", l.vhost, "onall", ".*", policy, "--apply-to", "queues")
+	l.awaitPolicy(true)
+	for _, f := range verify(l.t, l.c, transport.Plan{Queues: []transport.Queue{{Name: l.queue}}}) {
+		named = named || strings.Contains(f.Detail, `"onall"`)
+	}
+	l.send(100)
+	if r, err := l.c.OpenReceiver(within(l.t), transport.ReceiverOptions{Queue: l.queue}); err == nil { // the policy may have deleted the queue
+		r.Window(10)
+		for range 3 {
+			for _, d := range l.some(r, 10) {
+				_ = d.Retry(within(l.t))
+			}
+		}
+		must(l.t, r.Close())
+	}
+	l.node.Control("clear_policy", "-p", l.vhost, "onall")
+	l.awaitPolicy(false)
+	l.send(50)
+	return named
+}
+
+// send sends messages of 100 bytes, and records those that the broker accepts.
+func (l *losing) send(n int) {
+	for range n {
+		id := fmt.Sprint(len(l.accepted) + l.refused)
+		if err := dispatch(l.c, send1(l.queue, message(id, strings.Repeat("x", 100)))); err != nil {
+			l.refused++
+			continue
+		}
+		l.accepted = append(l.accepted, id)
+	}
+}
+
+// awaitPolicy waits until the queue has the policy or no policy. A queue that is gone has neither.
+func (l *losing) awaitPolicy(on bool) {
+	want := "none"
+	if on {
+		want = `<<"onall">>`
+	}
+	l.node.Eval(fmt.Sprintf(`(fun Wait() -> case rabbit_amqqueue:lookup(rabbit_misc:r(<<"%s">>, queue, <<"%s">>)) of `+
+		`{ok, Q} -> case rabbit_policy:name(Q) of %s -> ok; _ -> timer:sleep(50), Wait() end; _ -> gone end end)().`, l.vhost, l.queue, want))
+}
+
+// some receives up to n messages within a second.
+func (l *losing) some(r transport.Receiver, n int) []transport.Delivery {
+	ctx, cancel := context.WithTimeout(l.t.Context(), time.Second)
+	defer cancel()
+	ds, _ := r.Receive(ctx, n) // nothing arrives where the policy has dropped all
+	return ds
+}
+
+// lost receives all messages that are left, and returns how many of those that the broker has accepted are missing.
+func (l *losing) lost() int {
+	l.t.Helper()
+	r, err := l.c.OpenReceiver(within(l.t), transport.ReceiverOptions{Queue: l.queue})
+	if errors.Is(err, transport.ErrNoQueue) {
+		return len(l.accepted)
+	}
+	must(l.t, err)
+	r.Window(100)
+	for quiet := 0; quiet < 2 && len(l.seen) < len(l.accepted); {
+		ds := l.some(r, 100)
+		if quiet++; len(ds) > 0 {
+			quiet = 0
+		}
+		for _, d := range ds {
+			if id := d.Message().ID; !slices.Contains(l.seen, id) {
+				l.seen = append(l.seen, id)
+			}
+			must(l.t, d.Complete(within(l.t)))
+		}
+	}
+	must(l.t, r.Close())
+	return len(l.accepted) - len(l.seen)
+}
