@@ -33,7 +33,8 @@ func (c Config) bounded() bool {
 // invokeWithin calls the handlers of the message within the limits of its policy or type: with the number of the attempt
 // in the context, and with a deadline for all handlers together. That is in the place of Config.HandlerTimeout.
 func (a *attempt) invokeWithin(ctx context.Context, l *pipeline.Logical) error {
-	use := a.live.recoverability.RetryOf(firstType(a.original.Headers), a.original.Headers)
+	typ := firstType(a.original.Headers)
+	use := a.live.recoverability.RetryOf(typ, a.original.Headers)
 	if use.Mode != 0 {
 		made := a.inline
 		if use.Mode == resilience.DeferredMode {
@@ -41,7 +42,8 @@ func (a *attempt) invokeWithin(ctx context.Context, l *pipeline.Logical) error {
 		}
 		ctx = resilience.WithAttempt(ctx, made+1, use.Policy.Retries()+1)
 	}
-	policy, limit := use.Policy.Name, use.Policy.Timeout
+	timed, _ := a.live.recoverability.LimitOf(typ, a.original.Headers)
+	policy, limit := timed.Name, timed.Timeout
 	if t := a.e.types.byName[l.Type]; limit == 0 && t != nil { // a behavior may have changed Type
 		policy, limit = "", t.timeout
 	}

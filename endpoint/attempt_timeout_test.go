@@ -53,6 +53,7 @@ func TestATimeoutIsOfTheAttemptAtAllHandlers(t *testing.T) {
 	}{
 		"a policy, inline":             {use: resilience.Inline(timed(quick, 5*s)), obeys: true, attempts: 3, failed: `policy "quick": the attempt has timed out after 5s`},
 		"a policy, deferred":           {use: resilience.Deferred(timed(mail, 5*s)), obeys: true, attempts: 5, failed: `policy "mail": the attempt has timed out after 5s`},
+		"a policy with a limit alone":  {use: resilience.Deferred(resilience.Policy{Name: "limit", Timeout: 5 * s}), obeys: true, attempts: 24, failed: `policy "limit": the attempt has timed out after 5s`},
 		"a type":                       {of: 5 * s, obeys: true, attempts: 24, failed: "Message.Timeout: the attempt has timed out after 5s"},
 		"enough time":                  {use: resilience.Inline(timed(quick, 7*s)), obeys: true, attempts: 1},
 		"the policy before the type":   {use: resilience.Inline(timed(quick, 5*s)), of: time.Hour, each: s, obeys: true, attempts: 3, failed: "policy \"quick\": "},

@@ -278,7 +278,7 @@ func TestImpossibleDeferredPoliciesAreRefused(t *testing.T) {
 		"no delays, named":      {change: named, without: inmemory.Delay, want: `Policies: policy "mail" is deferred, but the transport offers no delays`},
 		"short delays":          {longest: 59 * time.Second, want: `policy "mail" has a delay of 1m0s, but the transport offers at most 59s: set Retry.MaxDelay`},
 		"transaction mode None": {change: func(c *endpoint.Config) { c.Transactions = endpoint.None }, want: "Transactions is None"},
-		"None, named":           {change: func(c *endpoint.Config) { named(c); c.Transactions = endpoint.None }, want: "Policies are set, but Transactions is None"},
+		"None, named":           {change: func(c *endpoint.Config) { named(c); c.Transactions = endpoint.None }, want: "policy \"mail\" of Policies has retries, but Transactions is None"},
 		"ids are forgotten before": {change: func(c *endpoint.Config) {
 			c.Transactions, c.Remember = endpoint.SendsAtomicWithReceive, 24*time.Hour
 			slow := mail

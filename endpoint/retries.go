@@ -56,17 +56,17 @@ func (c Config) validateRetries(bad func(format string, args ...any)) {
 	uses := c.Recoverability.Rules
 	for i := range uses {
 		switch use := uses[i].Retry; {
-		case use.Mode == 0:
+		case use.Mode == 0, use.Policy.Retry == resilience.Retry{}: // a time limit alone
 		case c.Transactions == None:
 			bad("recoverability: rule %d: policy %.200q has retries, but Transactions is None, which has none: use %v", i+1, use.Policy.Name, ReceiveOnly)
 		case use.Mode == resilience.DeferredMode:
 			c.validateRemember(use.Policy, bad)
 		}
 	}
-	if len(c.Recoverability.Policies) > 0 && c.Transactions == None {
-		bad("recoverability: Policies are set, but Transactions is None, which has no retries: use %v", ReceiveOnly)
-	}
 	for _, p := range c.Recoverability.Policies {
+		if c.Transactions == None && p.Retry != (resilience.Retry{}) {
+			bad("recoverability: policy %.200q of Policies has retries, but Transactions is None, which has none: use %v", p.Name, ReceiveOnly)
+		}
 		c.validateRemember(p, bad)
 	}
 }
@@ -98,7 +98,9 @@ func (l *live) checkRetries() error {
 		case resilience.DeferredMode:
 			l.checkDeferred(fmt.Sprintf("rule %d", i+1), r.Retry.Policy, bad)
 		case resilience.InlineMode:
-			l.checkInline(i+1, r, bad)
+			if r.Retry.Policy.Retry != (resilience.Retry{}) { // otherwise each retry is a delivery of its own
+				l.checkInline(i+1, r, bad)
+			}
 		}
 	}
 	for _, p := range l.e.cfg.Recoverability.Policies {

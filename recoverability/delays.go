@@ -69,12 +69,11 @@ func (c Config) LongestDelay() time.Duration {
 	c = c.WithDefaults()
 	d := c.lastDelay()
 	for i := range c.Rules {
-		switch r := &c.Rules[i]; r.Retry.Mode {
-		case resilience.DeferredMode:
-			d = max(d, longestDelay(r.Retry.Policy))
-		case resilience.InlineMode:
-		default:
+		switch r := &c.Rules[i]; {
+		case !retries(r.Retry.Policy):
 			d = max(d, c.with(r).lastDelay())
+		case r.Retry.Mode == resilience.DeferredMode:
+			d = max(d, longestDelay(r.Retry.Policy))
 		}
 	}
 	for _, p := range c.Policies {

@@ -45,8 +45,9 @@ type Config struct {
 	// applies.
 	Rules []Rule
 	// Policies are those that a message can name in its header [header.HoldfastPolicy], beside those of the Rules. Such a
-	// message is retried by that policy, deferred, whatever the Rules say about retries. A name that is not known is logged
-	// when the message fails, and has no effect.
+	// message is retried by that policy, deferred, whatever the Rules say about retries. A policy with a Timeout alone limits
+	// each attempt, and the retries are those of the Rules and of the fields above. A name that is not known is logged when
+	// the message fails, and has no effect.
 	Policies []resilience.Policy
 	// Quarantine protects the endpoint against messages that crash the process.
 	Quarantine Quarantine

@@ -38,28 +38,59 @@ func (c Config) NamedPolicy(name string) (p resilience.Policy, ok bool) {
 	return resilience.Policy{}, false
 }
 
-// RetryOf returns the policy of a message before it is attempted: the one that its header [header.HoldfastPolicy] names,
-// or that of the first rule for its type and for all errors. typ is its wire name, or "".
+// RetryOf returns the policy by which a message is retried, before the message is attempted: the policy that its header
+// [header.HoldfastPolicy] names, or that of the first rule for its type and for all errors. typ is the wire name of the
+// message, or "". The zero Use means that the numbers of retries in c count, as for a policy with a Timeout alone.
 func (c Config) RetryOf(typ string, headers header.Map) resilience.Use {
+	f, rule := c.before(typ, headers)
+	return c.use(f, rule)
+}
+
+// LimitOf returns the policy whose Timeout limits an attempt at a message, and reports whether there is one. The policies
+// are those of [Config.RetryOf], and those with a Timeout alone.
+func (c Config) LimitOf(typ string, headers header.Map) (p resilience.Policy, ok bool) {
+	f, rule := c.before(typ, headers)
+	named, known := c.named(f)
+	switch {
+	case known && named.Timeout > 0:
+		return named, true
+	case known && retries(named) && retries(rule.Retry.Policy): // the named policy is in the place of that of the rule
+		return resilience.Policy{}, false
+	}
+	return rule.Retry.Policy, rule.Retry.Policy.Timeout > 0
+}
+
+// before returns a message before it is attempted, with the first rule for its type and for all errors.
+func (c Config) before(typ string, headers header.Map) (Failure, Rule) {
 	f := Failure{Type: typ, Headers: headers}
 	for i := range c.Rules {
 		if r := &c.Rules[i]; len(r.Errors) == 0 && (len(r.Types) == 0 || slices.ContainsFunc(r.Types, f.OfType)) {
-			return c.use(f, *r)
+			return f, *r
 		}
 	}
-	return c.use(f, Rule{})
+	return f, Rule{}
 }
 
-// use returns the policy of a failure that a rule matches.
-func (c Config) use(f Failure, rule Rule) resilience.Use {
+// named returns the policy that a message names.
+func (c Config) named(f Failure) (p resilience.Policy, ok bool) {
 	if name := f.Headers.Get(header.HoldfastPolicy); name != "" {
-		if p, ok := c.NamedPolicy(name); ok {
-			return resilience.Deferred(p)
-		}
+		return c.NamedPolicy(name)
 	}
-	if rule.Retry.Mode != 0 {
-		rule.Retry.Policy = rule.Retry.Policy.WithDefaults()
+	return resilience.Policy{}, false
+}
+
+// retries reports whether a policy decides on retries. A policy with a Timeout alone does not.
+func retries(p resilience.Policy) bool { return p.Retry != resilience.Retry{} }
+
+// use returns the policy by which a failure that a rule matches is retried; the zero Use if there is none.
+func (c Config) use(f Failure, rule Rule) resilience.Use {
+	if p, ok := c.named(f); ok && retries(p) {
+		return resilience.Deferred(p)
 	}
+	if rule.Retry.Mode == 0 || !retries(rule.Retry.Policy) {
+		return resilience.Use{}
+	}
+	rule.Retry.Policy = rule.Retry.Policy.WithDefaults()
 	return rule.Retry
 }
 
@@ -144,7 +175,7 @@ func (r *Rule) validateRetry(bad func(format string, args ...any)) {
 		return
 	}
 	name := r.Retry.Policy.Name
-	if r.Immediate != 0 || r.Delayed != 0 || r.Delays != (Delays{}) {
+	if retries(r.Retry.Policy) && (r.Immediate != 0 || r.Delayed != 0 || r.Delays != (Delays{})) {
 		bad("Retry is set beside Immediate, Delayed or Delays: policy %.200q has all numbers: leave them out", name)
 	}
 	if r.Action != nil {

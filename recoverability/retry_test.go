@@ -45,13 +45,13 @@ func TestAPolicyDecidesByItsOwnNumbers(t *testing.T) {
 		"retry after":              {resilience.Deferred(mail), func(f *Failure) { f.Err = RetryAfter(f.Err, 3*time.Second) }, Delay{3 * time.Second}},
 		"retry after the bound":    {resilience.Deferred(mail), func(f *Failure) { f.Err = RetryAfter(f.Err, time.Hour) }, Delay{time.Minute}},
 		"retry after, inline":      {resilience.Inline(mail), func(f *Failure) { f.Err = RetryAfter(f.Err, 3*time.Second) }, RetryInline{3 * time.Second}},
-		"retry after days, inline": {resilience.Inline(resilience.Policy{Name: "x"}), func(f *Failure) { f.Err = RetryAfter(f.Err, 48*time.Hour) }, RetryInline{time.Hour}},
+		"retry after days, inline": {resilience.Inline(resilience.Policy{Name: "x", Retry: resilience.Retry{Max: 3}}), func(f *Failure) { f.Err = RetryAfter(f.Err, 48*time.Hour) }, RetryInline{time.Hour}},
 		"unrecoverable":            {resilience.Inline(mail), func(f *Failure) { f.Err = Unrecoverable(f.Err) }, giveUp},
 		"non-retryable":            {resilience.Deferred(mail), func(f *Failure) { f.Err = resilience.NonRetryable(f.Err) }, giveUp},
 		"no retries":               {resilience.Deferred(resilience.Policy{Name: "x", Retry: resilience.Retry{Max: resilience.None}}), func(*Failure) {}, giveUp},
 		"at once":                  {resilience.Deferred(resilience.Policy{Name: "x", Retry: resilience.Retry{Delay: resilience.None}}), func(*Failure) {}, Delay{}},
-		"the defaults, inline":     {resilience.Inline(resilience.Policy{Name: "x"}), func(f *Failure) { f.Inline = 2 }, RetryInline{2 * time.Second}},
-		"the defaults are three":   {resilience.Inline(resilience.Policy{Name: "x"}), func(f *Failure) { f.Inline = 3 }, giveUp},
+		"the defaults, inline":     {resilience.Inline(resilience.Policy{Name: "x", Retry: resilience.Retry{Max: 3}}), func(f *Failure) { f.Inline = 2 }, RetryInline{2 * time.Second}},
+		"the defaults are three":   {resilience.Inline(resilience.Policy{Name: "x", Retry: resilience.Retry{Max: 3}}), func(f *Failure) { f.Inline = 3 }, giveUp},
 	} {
 		f := failed(1, 0)
 		test.change(&f)
@@ -132,6 +132,8 @@ func TestPoliciesThatCannotBeUsedAreRefused(t *testing.T) {
 	other.Retry.Max = 9
 	timed := mail
 	timed.Timeout = time.Second
+	limit := resilience.Policy{Name: "limit", Timeout: time.Second}
+	mailAtOnce := resilience.Policy{Name: "at once", Retry: resilience.Retry{Delay: resilience.None}}
 	retry := func(r resilience.Retry) resilience.Policy { return resilience.Policy{Name: "p", Retry: r} }
 	for name, test := range map[string]struct {
 		config Config
@@ -150,7 +152,10 @@ func TestPoliciesThatCannotBeUsedAreRefused(t *testing.T) {
 		"no name":                 {retrying(resilience.Inline(resilience.Policy{})), "the name is empty"},
 		"a negative number":       {retrying(resilience.Deferred(retry(resilience.Retry{Max: -2}))), "Retry.Max is -2"},
 		"no retries":              {retrying(resilience.Deferred(retry(resilience.Retry{Max: None}))), ""},
-		"zero is the default":     {retrying(resilience.Deferred(retry(resilience.Retry{}))), ""},
+		"neither half":            {retrying(resilience.Deferred(retry(resilience.Retry{}))), "Retry and Timeout are both zero"},
+		"a Timeout alone":         {Config{Rules: []Rule{{Retry: resilience.Inline(limit), Immediate: 1, Delays: Delays{Jitter: 1}}}}, ""},
+		"a Timeout, an Action":    {Config{Rules: []Rule{{Retry: resilience.Inline(limit), Action: Discard{}}}}, "Retry is set beside Action"},
+		"a Timeout and Errors":    {Config{Rules: []Rule{{Retry: resilience.Inline(limit), Errors: []Matcher{Is(errOther)}}}}, "set it in a rule without Errors"},
 		"no delay":                {retrying(resilience.Inline(retry(resilience.Retry{Delay: None}))), ""},
 		"a day and more":          {retrying(resilience.Deferred(retry(resilience.Retry{Delay: 25 * time.Hour}))), "Retry.Delay is 25h0m0s"},
 		"a bound below the delay": {retrying(resilience.Deferred(retry(resilience.Retry{Delay: time.Minute, MaxDelay: time.Second}))), "Retry.MaxDelay is 1s"},
@@ -168,7 +173,7 @@ func TestPoliciesThatCannotBeUsedAreRefused(t *testing.T) {
 		"rules with two":        {Config{Rules: []Rule{{Retry: resilience.Inline(mail)}, {Retry: resilience.Inline(other)}}}, `rule 2: there is another policy "mail"`},
 		"a bad one among them":  {Config{Policies: []resilience.Policy{{Name: "x\n"}}}, "control character"},
 		"a name of a megabyte":  {Config{Policies: []resilience.Policy{{Name: strings.Repeat("x", 1<<20)}}}, "the name has 1048576 bytes"},
-		"defaults spelled out":  {Config{Policies: []resilience.Policy{{Name: "x"}}, Rules: []Rule{{Retry: resilience.Inline(resilience.Policy{Name: "x"}.WithDefaults())}}}, ""},
+		"defaults spelled out":  {Config{Policies: []resilience.Policy{mailAtOnce}, Rules: []Rule{{Retry: resilience.Inline(mailAtOnce.WithDefaults())}}}, ""},
 		"31 days, named":        {Config{Policies: []resilience.Policy{retry(resilience.Retry{Max: 31, Delay: 24 * time.Hour})}}, "its delays add up to"},
 		"tiny delays and a lot": {retrying(resilience.Deferred(retry(resilience.Retry{Max: 10_000, Delay: 1, Backoff: resilience.Linear}))), ""},
 	} {
@@ -197,6 +202,46 @@ func TestTheLongestDelayIncludesThoseOfDeferredPolicies(t *testing.T) {
 	} {
 		if got := test.config.LongestDelay(); got != test.want {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+// A policy with a Timeout alone limits each attempt. The retries are those of the rule, of the Config, or of another policy.
+func TestATimeoutAloneLeavesTheRetries(t *testing.T) {
+	limit := resilience.Policy{Name: "limit", Timeout: time.Second}
+	giveUp := MoveToError{Queue: DefaultErrorQueue}
+	for name, test := range map[string]struct {
+		rule      Rule
+		names     string
+		immediate int
+		delayed   int
+		want      Action
+		limit     string
+	}{
+		"a rule":                {Rule{Retry: resilience.Inline(limit)}, "", 1, 0, Retry{}, "limit"},
+		"deferred":              {Rule{Retry: resilience.Deferred(limit)}, "", 5, 0, Retry{}, "limit"},
+		"then delayed":          {Rule{Retry: resilience.Inline(limit)}, "", 6, 0, Delay{10 * time.Second}, "limit"},
+		"then the error queue":  {Rule{Retry: resilience.Inline(limit)}, "", 6, 3, giveUp, "limit"},
+		"beyond the maximum":    {Rule{Retry: resilience.Inline(limit)}, "", 6, 9, giveUp, "limit"},
+		"numbers of the rule":   {Rule{Retry: resilience.Inline(limit), Immediate: 1}, "", 2, 0, Delay{10 * time.Second}, "limit"},
+		"named":                 {Rule{}, "limit", 1, 0, Retry{}, "limit"},
+		"named, a rule retries": {Rule{Retry: resilience.Deferred(mail)}, "limit", 1, 0, Delay{10 * time.Second}, "limit"},
+		"the rule limits":       {Rule{Retry: resilience.Deferred(limit)}, "mail", 1, 0, Delay{10 * time.Second}, "limit"},
+		"no policy":             {Rule{}, "", 1, 0, Retry{}, ""},
+	} {
+		f := failed(test.immediate, test.delayed)
+		f.Config = Config{Rules: []Rule{test.rule}, Policies: []resilience.Policy{limit, mail}}
+		if test.names != "" {
+			f.Headers.Set(header.HoldfastPolicy, test.names)
+		}
+		if err := f.Config.Validate(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := f.Decide(); got != test.want {
+			t.Errorf("%s: got %v, want %v", name, got, test.want)
+		}
+		if p, ok := f.Config.LimitOf("", f.Headers); p.Name != test.limit || ok != (test.limit != "") {
+			t.Errorf("%s: the limit is that of %q, want %q", name, p.Name, test.limit)
 		}
 	}
 }

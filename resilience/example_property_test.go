@@ -38,7 +38,7 @@ func ExampleRetry_max() {
 // Delay is the delay before each retry, and the unit of growth.
 func ExampleRetry_delay() {
 	delays(resilience.Retry{Max: 4, Delay: 10 * time.Second}, 0)
-	delays(resilience.Retry{}, 0) // the defaults: 3 retries, each after 2 s
+	delays(resilience.Retry{Max: 3}, 0) // the default is 2 s
 	// Output:
 	// [10s 10s 10s 10s]
 	// [2s 2s 2s]

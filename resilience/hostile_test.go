@@ -84,7 +84,7 @@ func TestMarksAreFoundInStrangeTrees(t *testing.T) {
 
 func TestACauseThatCannotBeComparedIsReturned(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
-	err := runner(resilience.Policy{Name: "p"}).Run(ctx, "p", func(context.Context) error {
+	err := runner(resilience.Policy{Name: "p", Retry: resilience.Retry{Max: 3}}).Run(ctx, "p", func(context.Context) error {
 		cancel(brokenError{})
 		return errAway
 	})
@@ -103,14 +103,14 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	if err := resilience.NewRunner(nil).Run(ctx, "p", none); err == nil {
 		t.Error("a nil catalog has a policy")
 	}
-	quick := runner(resilience.Policy{Name: "p"})
+	quick := runner(resilience.Policy{Name: "p", Timeout: time.Minute})
 	if err := quick.Run(ctx, "p", nil); err == nil {
 		t.Error("a nil function was run")
 	}
 	if _, err := resilience.Do[int](ctx, quick, "p", nil); err == nil {
 		t.Error("a nil function with a result was run")
 	}
-	c, err := resilience.NewCatalog(resilience.Policy{Name: "p"})
+	c, err := resilience.NewCatalog(resilience.Policy{Name: "p", Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,14 +32,15 @@ const (
 type Policy struct {
 	// Name is the name of the policy, unique in a [Catalog]. It is written to logs and headers.
 	Name string
-	// Retry declares the retries. A zero Retry is its defaults: 3 retries, each after 2 s.
+	// Retry declares the retries. Default: no retries. If one field of Retry is set, the others have their defaults. A policy
+	// has a Retry, a Timeout or both.
 	Retry Retry
 	// Timeout is the time limit of each attempt. Default: no limit. All attempts and the delays between them may take
 	// longer together: the caller's context limits these.
 	Timeout time.Duration
 }
 
-// Retry declares retries. A zero field is its default.
+// Retry declares retries. The zero Retry declares none. If a field is set, each zero field is its default.
 type Retry struct {
 	// Max is the number of retries after the first attempt: with 4, there are at most 5 attempts. Default: 3. [None] is no
 	// retries.
@@ -74,8 +75,11 @@ func (b Backoff) String() string {
 	return [...]string{Constant: "Constant", Linear: "Linear", Exponential: "Exponential"}[b]
 }
 
-// WithDefaults returns p with defaults for the zero fields of its Retry.
+// WithDefaults returns p with defaults for the zero fields of its Retry, unless the Retry is zero.
 func (p Policy) WithDefaults() Policy {
+	if p.Retry == (Retry{}) {
+		return p
+	}
 	if p.Retry.Max == 0 {
 		p.Retry.Max = DefaultMax
 	}
@@ -88,13 +92,14 @@ func (p Policy) WithDefaults() Policy {
 	return p
 }
 
-// Retries returns the number of retries after the first attempt: Retry.Max, with its default, or 0 for None.
+// Retries returns the number of retries after the first attempt: Retry.Max, with its default, or 0 for None and for a zero
+// Retry.
 func (p Policy) Retries() int { return max(0, p.WithDefaults().Retry.Max) }
 
 const longest = time.Duration(math.MaxInt64)
 
 // DelayFor returns the delay before the next attempt after a number of failed ones: Backoff, then MaxDelay, then Jitter.
-// It does not look at Max. A delay that overflows is the longest Duration. random returns a number from 0 up to 1, as
+// It does not look at Max. A zero Retry has no delay. A delay that overflows is the longest Duration. random returns a number from 0 up to 1, as
 // [rand.Float64] does, which is the default for nil. Without jitter it is not called.
 func (p Policy) DelayFor(failures int, random func() float64) time.Duration {
 	r := p.WithDefaults().Retry
@@ -148,6 +153,8 @@ func (p Policy) Validate() error {
 		bad("the name has a control character or invalid UTF-8")
 	}
 	switch {
+	case p.Timeout == 0 && p.Retry == (Retry{}):
+		bad("Retry and Timeout are both zero: set a field of Retry for retries, or Timeout for a limit of each attempt")
 	case p.Timeout < 0:
 		bad("Timeout is negative: %v; 0 is no limit", p.Timeout)
 	case p.Timeout > maxTime:

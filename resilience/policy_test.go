@@ -1,6 +1,8 @@
 package resilience_test
 
 import (
+	"context"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -15,7 +17,8 @@ func TestDelaysGrowByTheBackoff(t *testing.T) {
 		retry resilience.Retry
 		want  []time.Duration // in seconds
 	}{
-		{resilience.Retry{}, []time.Duration{2, 2, 2}},
+		{resilience.Retry{}, []time.Duration{0, 0, 0}},
+		{resilience.Retry{Max: 3}, []time.Duration{2, 2, 2}},
 		{resilience.Retry{Delay: resilience.None}, []time.Duration{0, 0, 0}},
 		{resilience.Retry{Delay: 10 * time.Second, Backoff: resilience.Linear}, []time.Duration{10, 20, 30, 40}},
 		{resilience.Retry{Delay: 10 * time.Second, Backoff: resilience.Exponential}, []time.Duration{10, 20, 40, 80}},
@@ -36,7 +39,7 @@ func TestRandomPoliciesKeepTheirBounds(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 10_000 {
 		p := resilience.Policy{Name: "p", Retry: resilience.Retry{
-			Delay: time.Duration(random.Int64N(int64(24 * time.Hour))), Backoff: resilience.Backoff(1 + random.IntN(3)), Jitter: 0.5,
+			Delay: 1 + time.Duration(random.Int64N(int64(24*time.Hour))), Backoff: resilience.Backoff(1 + random.IntN(3)), Jitter: 0.5,
 		}}
 		if random.IntN(2) == 0 {
 			d := p.WithDefaults().Retry.Delay
@@ -71,6 +74,7 @@ func TestMistakesInAPolicyAreNamed(t *testing.T) {
 		{resilience.Policy{Name: " \t"}, "the name is empty"},
 		{resilience.Policy{Name: strings.Repeat("x", 201)}, "201 bytes"},
 		{resilience.Policy{Name: "a\nb"}, "control character"},
+		{resilience.Policy{Name: "p"}, "Retry and Timeout are both zero"},
 		{resilience.Policy{Name: "p", Timeout: -1}, "Timeout is negative"},
 		{resilience.Policy{Name: "p", Timeout: day + 1}, "Timeout is 24h"},
 		{resilience.Policy{Name: "p", Retry: resilience.Retry{Max: -2}}, "Retry.Max is -2"},
@@ -86,5 +90,30 @@ func TestMistakesInAPolicyAreNamed(t *testing.T) {
 		if err := test.policy.Validate(); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%+v: %v, want %q in it", test.policy, err, test.want)
 		}
+	}
+}
+
+// Only a field of Retry enables retries. A policy with a Timeout alone limits the attempt.
+func TestATimeoutAloneIsOneAttempt(t *testing.T) {
+	timed := resilience.Policy{Name: "p", Timeout: time.Second}
+	if again := timed.WithDefaults().WithDefaults(); again != timed || timed.Retries() != 0 || timed.Validate() != nil {
+		t.Errorf("the policy is %+v with %d retries, %v", again, timed.Retries(), timed.Validate())
+	}
+	for name, retry := range map[string]resilience.Retry{
+		"Delay": {Delay: time.Second}, "no Delay": {Delay: resilience.None}, "Backoff": {Backoff: resilience.Linear},
+		"MaxDelay": {MaxDelay: time.Minute}, "Jitter": {Jitter: 0.5}, "Max": {Max: resilience.DefaultMax},
+	} {
+		if n := (resilience.Policy{Name: "p", Timeout: time.Second, Retry: retry}).Retries(); n != resilience.DefaultMax {
+			t.Errorf("with %s there are %d retries, want %d", name, n, resilience.DefaultMax)
+		}
+	}
+	n, most := 0, 0
+	err := runner(timed).Run(t.Context(), "p", func(ctx context.Context) error {
+		n++
+		_, most = resilience.Attempt(ctx)
+		return errAway
+	})
+	if n != 1 || most != 1 || !errors.Is(err, errAway) {
+		t.Errorf("%d attempts of at most %d, and %v: want one", n, most, err)
 	}
 }

@@ -2,7 +2,8 @@ package resilience
 
 import "fmt"
 
-// Use applies a policy to messages, in a rule of package recoverability. The zero Use applies none.
+// Use applies a policy to messages, in a rule of package recoverability. The zero Use applies none. The mode is that of
+// the retries: both modes of a policy with a Timeout alone do the same.
 type Use struct {
 	Policy Policy
 	Mode   Mode

@@ -45,7 +45,8 @@ func Correlation(text string) Option {
 }
 
 // Policy retries the job by the resilience policy with that name, deferred: one of recoverability.Config.Policies or of a
-// rule. An unknown name is an error of Enqueue. Without the option the retries are those of any message of its type.
+// rule. An unknown name is an error of Enqueue. Without the option, and by a policy with a Timeout alone, the retries are
+// those of any message of its type.
 func Policy(name string) Option {
 	return func(e *enqueued) {
 		e.policy = name
@@ -145,7 +146,9 @@ func (s *Scheduler) newJob(ep *endpoint.Endpoint, m any, opts []Option) (*enqueu
 		if !known {
 			return nil, fmt.Errorf("enqueue: there is no policy %.200q: add it to Recoverability.Policies of the endpoint", e.policy)
 		}
-		e.job.MaxAttempts = p.Retries() + 1
+		if p.Retry.Max != 0 { // otherwise the policy has no Retry, and the endpoint's own retries apply
+			e.job.MaxAttempts = p.Retries() + 1
+		}
 	}
 	if text := e.job.Correlation; len(text) > maxError || !utf8.ValidString(text) {
 		return nil, fmt.Errorf("enqueue: the correlation %.50q must be valid UTF-8 of at most %d bytes: it has %d", text, maxError, len(text))

@@ -77,7 +77,7 @@ func (s *shop) start(schedules ...schedule.Schedule) {
 	}
 	cfg.Recoverability.Policies = []resilience.Policy{{Name: "invoice-email", Retry: resilience.Retry{
 		Max: 2, Delay: 10 * time.Second, Backoff: resilience.Exponential,
-	}}}
+	}}, {Name: "limit", Timeout: 5 * time.Second}}
 	if s.db != s.broker {
 		cfg.Outbox = s.db
 	} else {

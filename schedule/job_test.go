@@ -319,3 +319,22 @@ func TestASchedulerHasOneEndpoint(t *testing.T) {
 		}
 	}
 }
+
+// A policy with a Timeout alone limits the attempt. The retries of the job are those of the endpoint.
+func TestALimitLeavesTheRetriesOfAJob(t *testing.T) {
+	inEachMode(t, func(t *testing.T, s *shop) {
+		s.invoice = func(ctx context.Context) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+		s.start()
+		id, err := s.scheduler.EnqueueFrom(t.Context(), s.endpoint, sendInvoice{"7"}, schedule.Policy("limit"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.after(time.Hour)
+		if job := s.job(id); job.Status != schedule.Failed || job.Attempt != 24 || job.MaxAttempts != 0 {
+			t.Errorf("%+v, want 24 attempts", job)
+		}
+	})
+}

@@ -34,7 +34,7 @@ func TestTheStateOfRetriesByAPolicyEndsWithThem(t *testing.T) {
 }
 
 func TestADelayedCopyNamesThePolicyThatDecided(t *testing.T) {
-	mail := resilience.Policy{Name: "mail"}
+	mail := resilience.Policy{Name: "mail", Retry: resilience.Retry{Max: 3}}
 	deferred := recoverability.Config{Rules: []recoverability.Rule{{Retry: resilience.Deferred(mail)}}}
 	f := recoverability.Failure{
 		Err: errors.New("no"), Now: time.Now(), Attempt: 1, Delayed: 1, Config: deferred,

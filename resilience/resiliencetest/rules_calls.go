@@ -13,7 +13,7 @@ import (
 )
 
 func panics(s *suite) {
-	r := s.runner(resilience.Policy{Name: "p"})
+	r := s.runner(resilience.Policy{Name: "p", Retry: resilience.Retry{Max: 3}})
 	calls := 0
 	func() {
 		defer func() {
@@ -56,7 +56,7 @@ func oddErrors(s *suite) {
 }
 
 func unknown(s *suite) {
-	r := s.runner(resilience.Policy{Name: "known"})
+	r := s.runner(resilience.Policy{Name: "known", Timeout: time.Hour})
 	err := r.Run(s.Context(), "other", s.failing(0, nil))
 	if err == nil || !strings.Contains(err.Error(), "other") || !strings.Contains(err.Error(), "known") {
 		s.Errorf("the error is %v", err)
@@ -68,7 +68,7 @@ func unknown(s *suite) {
 }
 
 func value(s *suite) {
-	r := s.runner(resilience.Policy{Name: "p"})
+	r := s.runner(resilience.Policy{Name: "p", Retry: resilience.Retry{Max: 3}})
 	n := 0
 	got, err := resilience.Do(s.Context(), r, "p", func(context.Context) (string, error) {
 		if n++; n == 1 {

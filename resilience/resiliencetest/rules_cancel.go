@@ -28,7 +28,7 @@ func terminal(s *suite) {
 		"a method":      fmt.Errorf("call: %w", stubborn{errOrdinary}),
 		"a method Is":   fmt.Errorf("dial: %w", canceled{}),
 	} {
-		r := s.runner(resilience.Policy{Name: "p"})
+		r := s.runner(resilience.Policy{Name: "p", Retry: resilience.Retry{Max: 3}})
 		if got := r.Run(s.Context(), "p", s.failing(never, err)); got == nil || got.Error() != err.Error() {
 			s.Errorf("%s: %v, want %v", name, got, err)
 		}
@@ -53,7 +53,7 @@ func lastError(s *suite) {
 var errStopped = errors.New("stopped by its caller")
 
 func cancelledAttempt(s *suite) {
-	r := s.runner(resilience.Policy{Name: "p", Timeout: time.Hour})
+	r := s.runner(resilience.Policy{Name: "p", Timeout: time.Hour, Retry: resilience.Retry{Max: 3}})
 	ctx, cancel := context.WithCancelCause(s.Context())
 	err := r.Run(ctx, "p", func(ctx context.Context) error {
 		s.times = append(s.times, time.Since(s.began))
@@ -87,7 +87,7 @@ func cancelledDelay(s *suite) {
 }
 
 func cancelledSuccess(s *suite) {
-	r := s.runner(resilience.Policy{Name: "p"})
+	r := s.runner(resilience.Policy{Name: "p", Timeout: time.Hour, Retry: resilience.Retry{Max: 3}})
 	ctx, cancel := context.WithCancel(s.Context())
 	err := r.Run(ctx, "p", func(context.Context) error {
 		cancel()
@@ -99,7 +99,7 @@ func cancelledSuccess(s *suite) {
 }
 
 func cancelledBefore(s *suite) {
-	r := s.runner(resilience.Policy{Name: "p"})
+	r := s.runner(resilience.Policy{Name: "p", Timeout: time.Hour, Retry: resilience.Retry{Max: 3}})
 	ctx, cancel := context.WithCancelCause(s.Context())
 	cancel(errStopped)
 	if err := r.Run(ctx, "p", s.failing(0, nil)); !errors.Is(err, errStopped) {

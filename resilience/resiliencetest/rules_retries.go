@@ -20,11 +20,21 @@ func attempts(s *suite) {
 		}
 		s.at(want...)
 	}
-	r := s.runner(resilience.Policy{Name: "defaults"})
+	r := s.runner(
+		resilience.Policy{Name: "defaults", Retry: resilience.Retry{Backoff: resilience.Constant}},
+		resilience.Policy{Name: "timed", Timeout: time.Minute},
+	)
 	if err := r.Run(s.Context(), "defaults", s.failing(3, errOrdinary)); err != nil {
 		s.Errorf("a success at the last attempt: %v", err)
 	}
 	s.at(0, 2, 4, 6)
+	s.times = nil
+	if err := r.Run(s.Context(), "timed", s.failing(never, errOrdinary)); !errors.Is(err, errOrdinary) {
+		s.Errorf("a policy with a Timeout alone: %v", err)
+	}
+	if len(s.times) != 1 {
+		s.Errorf("a policy with a Timeout alone made %d attempts, want 1", len(s.times))
+	}
 }
 
 func delays(s *suite) {
@@ -103,7 +113,7 @@ func timeoutWaits(s *suite) {
 }
 
 func lateSuccess(s *suite) {
-	r := s.runner(resilience.Policy{Name: "p", Timeout: time.Second})
+	r := s.runner(resilience.Policy{Name: "p", Timeout: time.Second, Retry: resilience.Retry{Max: 3}})
 	calls := 0
 	err := r.Run(s.Context(), "p", func(context.Context) error {
 		calls++

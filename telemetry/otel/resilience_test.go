@@ -24,6 +24,9 @@ var (
 func (tel *telemetry) policies(p resilience.Policy) resilience.Runner {
 	tel.t.Helper()
 	p.Name = "call"
+	if p.Retry == (resilience.Retry{}) {
+		p.Timeout = time.Minute
+	}
 	c, err := resilience.NewCatalog(p)
 	if err != nil {
 		tel.t.Fatal(err)
