@@ -40,7 +40,7 @@ func (a *attempt) recognise(r *pipeline.Receive) (t *messageType, err error) {
 	case t == nil:
 		return nil, fmt.Errorf("message type %.512q: %w", enclosed, errNotRegistered)
 	case len(a.calls) == 0:
-		return nil, fmt.Errorf("message type %q: no handler: add one to Config.Handlers", t.name)
+		return nil, fmt.Errorf("message type %q: %w", t.name, errNoHandler)
 	}
 	return t, nil
 }

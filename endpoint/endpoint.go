@@ -171,6 +171,12 @@ func RunAll(ctx context.Context, endpoints ...*Endpoint) error {
 	return errors.Join(errs...)
 }
 
+// Handles reports whether the endpoint has a handler for m, a value of a registered message, or for a base type of m.
+func (e *Endpoint) Handles(m any) bool {
+	t, err := e.types.of(m)
+	return err == nil && e.types.handles(t)
+}
+
 // Policy returns the resilience policy with that name, of Config.Recoverability.Policies or of one of its rules, with
 // defaults for its zero fields. It reports false if there is none.
 func (e *Endpoint) Policy(name string) (resilience.Policy, bool) {

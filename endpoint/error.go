@@ -20,6 +20,7 @@ var (
 	ErrHandlerTimeout error = timeoutError{}
 
 	errNotRegistered = errors.New("not registered: add it to Config.Messages")
+	errNoHandler     = errors.New("no handler: add one to Config.Handlers")
 
 	// errSettled is for a behavior that calls next again after the message is settled.
 	errSettled = errors.New("the message is settled already: nothing more can be done about it")

@@ -23,6 +23,7 @@ type Handler struct {
 	key    func(m stateful.Message) (string, error) // nil: messages have no key
 	state  *stateful.Declaration                    // nil: the handler has no records
 	sends  []any                                    // messages that are registered, or New fails
+	local  []any                                    // messages that are registered and have a handler, or New fails
 }
 
 // Handle returns a handler that calls fn for every message M. M is one of
@@ -85,6 +86,13 @@ func HandleInOrderBy[M any](key func(M) string, fn func(ctx context.Context, s *
 // Sends returns the handler with messages of the types that it sends: [New] fails when one of them is not registered.
 func (h Handler) Sends(messages ...any) Handler {
 	h.sends = append(slices.Clip(h.sends), messages...)
+	return h
+}
+
+// SendsLocal is [Handler.Sends] for messages that the handler sends to the endpoint's own queue: [New] also fails when the
+// endpoint has no handler for one of them.
+func (h Handler) SendsLocal(messages ...any) Handler {
+	h.local = append(slices.Clip(h.local), messages...)
 	return h
 }
 

@@ -50,6 +50,9 @@ func newRegistry(cfg Config) (*registry, error) {
 	for i, h := range cfg.Handlers {
 		errs = append(errs, r.handle(call{Handler: h, order: i, kind: h.kindIn(cfg.Name)}))
 	}
+	for i := range cfg.Handlers {
+		errs = append(errs, r.local(&cfg.Handlers[i]))
+	}
 	errs = append(errs, r.rules(cfg.Recoverability.Rules))
 	return r, errors.Join(errs...)
 }
@@ -129,6 +132,27 @@ func (r *registry) handle(c call) error {
 		return fmt.Errorf("handler %s of %v: no message in Config.Messages implements it", c.name, c.goType)
 	}
 	return nil
+}
+
+// local returns an error for each message that the handler sends to the endpoint's own queue and that has no handler there.
+func (r *registry) local(h *Handler) error {
+	var errs []error
+	for _, m := range h.local {
+		t, err := r.of(m)
+		if err == nil && !r.handles(t) {
+			err = errNoHandler
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("handler %s sends a %T to the endpoint's own queue: %w", h.name, m, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// handles reports whether a type, or a base of it, has a handler.
+func (r *registry) handles(t *messageType) bool {
+	_, calls := r.named(t.enclosed)
+	return len(calls) > 0
 }
 
 func (t *messageType) add(c call) {

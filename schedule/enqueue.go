@@ -135,6 +135,9 @@ func (s *Scheduler) newJob(ep *endpoint.Endpoint, m any, opts []Option) (*enqueu
 		return nil, errors.New("enqueue: the endpoint is nil")
 	case t == nil || t.Kind() == reflect.Pointer && reflect.ValueOf(m).IsNil():
 		return nil, errors.New("enqueue: the message is nil")
+	case !ep.Handles(m):
+		return nil, fmt.Errorf("enqueue a job of %T: the endpoint has no handler for it: add the message to Config.Messages, and a "+
+			"handler to Config.Handlers", m)
 	}
 	now := time.Now()
 	e := &enqueued{job: Job{ID: uuid.New(now), Status: Queued, Type: typeOf(m), Created: now.UTC()}}

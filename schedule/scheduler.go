@@ -80,7 +80,7 @@ func (s *Scheduler) Apply(cfg *endpoint.Config) {
 	}
 	s.log = safelog.New(s.log)
 	for _, name := range s.order {
-		handlers[0] = handlers[0].Sends(s.schedules[name].Message)
+		handlers[0] = handlers[0].SendsLocal(s.schedules[name].Message)
 	}
 	cfg.Messages = append(cfg.Messages[:len(cfg.Messages):len(cfg.Messages)], messages()...)
 	cfg.Handlers = append(cfg.Handlers[:len(cfg.Handlers):len(cfg.Handlers)], handlers...)
