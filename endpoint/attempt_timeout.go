@@ -14,7 +14,7 @@ import (
 
 // bounded reports whether a message may have a policy or a time limit of its own.
 func (c Config) bounded() bool {
-	if len(c.Recoverability.Policies) > 0 {
+	if len(c.Recoverability.Policies.Names()) > 0 {
 		return true
 	}
 	for i := range c.Recoverability.Rules {

@@ -190,7 +190,6 @@ func (c Config) withDefaults() Config {
 	}
 	c.Recoverability.Unrecoverable = slices.Clone(c.Recoverability.Unrecoverable)
 	c.Recoverability.Rules = slices.Clone(c.Recoverability.Rules)
-	c.Recoverability.Policies = slices.Clone(c.Recoverability.Policies)
 	return c
 }
 

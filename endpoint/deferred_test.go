@@ -144,7 +144,7 @@ func TestAMessageCanNameItsPolicy(t *testing.T) {
 				var calls, log harness.Tally
 				cfg := retrying(broker, test.rule, attempts(&calls, 99, errNo))
 				cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = 1, recoverability.None
-				cfg.Recoverability.Policies = []resilience.Policy{mail}
+				cfg.Recoverability.Policies = resilience.MustCatalog(mail)
 				cfg.Logger = quietExcept(&log, "WARN: a message names a retry policy that the endpoint does not have")
 				harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, named(test.header))
 				time.Sleep(time.Hour)
@@ -223,7 +223,7 @@ func TestAReturnedMessageStartsItsDeferredRetriesAnew(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var calls harness.Tally
 		cfg := harness.Sales(broker, attempts(&calls, 99, errNo))
-		cfg.Recoverability.Policies = []resilience.Policy{mail}
+		cfg.Recoverability.Policies = resilience.MustCatalog(mail)
 		harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.Header(header.HoldfastPolicy, "mail"))
 		time.Sleep(time.Hour)
 		failed := broker.Messages("error")
@@ -266,7 +266,7 @@ func TestAMessageThatWaitsForItsDeferredRetryHasNoSlot(t *testing.T) {
 // New refuses deferred policies that cannot be carried out.
 func TestImpossibleDeferredPoliciesAreRefused(t *testing.T) {
 	named := func(c *endpoint.Config) {
-		c.Recoverability = recoverability.Config{Policies: []resilience.Policy{mail}}
+		c.Recoverability = recoverability.Config{Policies: resilience.MustCatalog(mail)}
 	}
 	for name, test := range map[string]struct {
 		change  func(*endpoint.Config)

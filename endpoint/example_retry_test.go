@@ -116,7 +116,7 @@ func ExampleConfig_namedPolicy() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	cfg := mailing(resilience.Use{}, stop)
-	cfg.Recoverability = recoverability.Config{Policies: []resilience.Policy{invoiceEmail}}
+	cfg.Recoverability = recoverability.Config{Policies: resilience.MustCatalog(invoiceEmail)}
 	e, err := endpoint.New(cfg)
 	if err != nil {
 		log.Fatal(err)

@@ -63,7 +63,7 @@ func (c Config) validateRetries(bad func(format string, args ...any)) {
 			c.validateRemember(use.Policy, bad)
 		}
 	}
-	for _, p := range c.Recoverability.Policies {
+	for _, p := range c.Recoverability.Policies.All() {
 		if c.Transactions == None && p.Retry != (resilience.Retry{}) {
 			bad("recoverability: policy %.200q of Policies has retries, but Transactions is None, which has none: use %v", p.Name, ReceiveOnly)
 		}
@@ -103,14 +103,14 @@ func (l *live) checkRetries() error {
 			}
 		}
 	}
-	for _, p := range l.e.cfg.Recoverability.Policies {
+	for _, p := range l.e.cfg.Recoverability.Policies.All() {
 		l.checkDeferred("Policies", p, bad)
 	}
 	return errors.Join(errs...)
 }
 
 func (l *live) checkDeferred(where string, p resilience.Policy, bad func(format string, args ...any)) {
-	alone := recoverability.Config{Delayed: recoverability.None, Policies: []resilience.Policy{p}}
+	alone := recoverability.Config{Delayed: recoverability.None, Rules: []recoverability.Rule{{Retry: resilience.Deferred(p)}}}
 	switch longest, most := alone.LongestDelay(), l.limits.MaxDelay; {
 	case p.Retries() == 0:
 	case most == 0:

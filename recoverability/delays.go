@@ -76,7 +76,7 @@ func (c Config) LongestDelay() time.Duration {
 			d = max(d, longestDelay(r.Retry.Policy))
 		}
 	}
-	for _, p := range c.Policies {
+	for _, p := range c.Policies.All() {
 		d = max(d, longestDelay(p))
 	}
 	return d

@@ -44,11 +44,12 @@ type Config struct {
 	// Rules change the fields above for some message types and some errors. Only the first rule that matches a failure
 	// applies.
 	Rules []Rule
-	// Policies are those that a message can name in its header [header.HoldfastPolicy], beside those of the Rules. Such a
-	// message is retried by that policy, deferred, whatever the Rules say about retries. A policy with a Timeout alone limits
-	// each attempt, and the retries are those of the Rules and of the fields above. A name that is not known is logged when
-	// the message fails, and has no effect.
-	Policies []resilience.Policy
+	// Policies is the catalog of the policies that a message can name in its header [header.HoldfastPolicy], beside those of
+	// the Rules. A [resilience.Runner] can have the same catalog: then no two policies have one name. Each of them can be
+	// used for messages. A message that names a policy is retried by that policy, deferred, whatever the Rules say about
+	// retries. A policy with a Timeout alone limits each attempt, and the retries are those of the Rules and of the fields above. A
+	// name that is not known is logged when the message fails, and has no effect.
+	Policies *resilience.Catalog
 	// Quarantine protects the endpoint against messages that crash the process.
 	Quarantine Quarantine
 	// Memory bounds the data that the process keeps about failed messages.

@@ -25,10 +25,8 @@ const classPanic = "panic"
 // NamedPolicy returns the policy with a name, of Policies or of a rule, with its defaults. It reports false if there is
 // none.
 func (c Config) NamedPolicy(name string) (p resilience.Policy, ok bool) {
-	for _, p := range c.Policies {
-		if p.Name == name {
-			return p.WithDefaults(), true
-		}
+	if p, ok := c.Policies.Policy(name); ok {
+		return p, true
 	}
 	for i := range c.Rules {
 		if use := &c.Rules[i].Retry; use.Mode != 0 && use.Policy.Name == name {
@@ -150,12 +148,9 @@ func longestDelay(p resilience.Policy) time.Duration {
 
 func (c Config) validatePolicies(bad func(format string, args ...any)) {
 	known := map[string]resilience.Policy{}
-	for _, p := range c.Policies {
+	for _, p := range c.Policies.All() {
 		validatePolicy(bad, resilience.Deferred(p))
-		if _, twice := known[p.Name]; twice {
-			bad("Policies has %.200q twice", p.Name)
-		}
-		known[p.Name] = p.WithDefaults()
+		known[p.Name] = p
 	}
 	for i := range c.Rules {
 		use := c.Rules[i].Retry

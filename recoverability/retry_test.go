@@ -1,6 +1,7 @@
 package recoverability
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -75,7 +76,7 @@ func TestTheErrorQueueOfARuleWithAPolicyIsItsOwn(t *testing.T) {
 }
 
 func TestANamedPolicyIsBeforeThatOfARule(t *testing.T) {
-	c := Config{Policies: []resilience.Policy{mail}, Rules: []Rule{{Errors: []Matcher{Is(errOther)}, Action: Discard{}}, {Immediate: 1}}}
+	c := Config{Policies: resilience.MustCatalog(mail), Rules: []Rule{{Errors: []Matcher{Is(errOther)}, Action: Discard{}}, {Immediate: 1}}}
 	f := failed(1, 0)
 	f.Headers.Set(header.HoldfastPolicy, "mail")
 	f.Config = c
@@ -167,14 +168,13 @@ func TestPoliciesThatCannotBeUsedAreRefused(t *testing.T) {
 			"its delays add up to 2562047h47m16.854775807s",
 		},
 		"an hour inline":        {retrying(resilience.Inline(retry(resilience.Retry{Max: 61, Delay: time.Minute}))), "inline the most is 1h0m0s: use resilience.Deferred"},
-		"twice":                 {Config{Policies: []resilience.Policy{mail, mail}}, `Policies has "mail" twice`},
-		"a rule with the same":  {Config{Policies: []resilience.Policy{mail}, Rules: []Rule{{Retry: resilience.Inline(mail)}, {Retry: resilience.Deferred(mail)}}}, ""},
-		"a rule with another":   {Config{Policies: []resilience.Policy{mail}, Rules: []Rule{{Retry: resilience.Inline(other)}}}, `rule 1: there is another policy "mail"`},
+		"a rule with the same":  {Config{Policies: resilience.MustCatalog(mail), Rules: []Rule{{Retry: resilience.Inline(mail)}, {Retry: resilience.Deferred(mail)}}}, ""},
+		"a rule with another":   {Config{Policies: resilience.MustCatalog(mail), Rules: []Rule{{Retry: resilience.Inline(other)}}}, `rule 1: there is another policy "mail"`},
 		"rules with two":        {Config{Rules: []Rule{{Retry: resilience.Inline(mail)}, {Retry: resilience.Inline(other)}}}, `rule 2: there is another policy "mail"`},
-		"a bad one among them":  {Config{Policies: []resilience.Policy{{Name: "x\n"}}}, "control character"},
-		"a name of a megabyte":  {Config{Policies: []resilience.Policy{{Name: strings.Repeat("x", 1<<20)}}}, "the name has 1048576 bytes"},
-		"defaults spelled out":  {Config{Policies: []resilience.Policy{mailAtOnce}, Rules: []Rule{{Retry: resilience.Inline(mailAtOnce.WithDefaults())}}}, ""},
-		"31 days, named":        {Config{Policies: []resilience.Policy{retry(resilience.Retry{Max: 31, Delay: 24 * time.Hour})}}, "its delays add up to"},
+		"a bad one among them":  {retrying(resilience.Deferred(resilience.Policy{Name: "x\n"})), "control character"},
+		"a name of a megabyte":  {retrying(resilience.Deferred(resilience.Policy{Name: strings.Repeat("x", 1<<20)})), "the name has 1048576 bytes"},
+		"defaults spelled out":  {Config{Policies: resilience.MustCatalog(mailAtOnce), Rules: []Rule{{Retry: resilience.Inline(mailAtOnce.WithDefaults())}}}, ""},
+		"31 days, named":        {Config{Policies: resilience.MustCatalog(retry(resilience.Retry{Max: 31, Delay: 24 * time.Hour}))}, "its delays add up to"},
 		"tiny delays and a lot": {retrying(resilience.Deferred(retry(resilience.Retry{Max: 10_000, Delay: 1, Backoff: resilience.Linear}))), ""},
 	} {
 		err := test.config.Validate()
@@ -196,7 +196,7 @@ func TestTheLongestDelayIncludesThoseOfDeferredPolicies(t *testing.T) {
 		want   time.Duration
 	}{
 		"deferred":        {retrying(resilience.Deferred(hourly)), time.Hour},
-		"named":           {Config{Policies: []resilience.Policy{hourly}}, time.Hour},
+		"named":           {Config{Policies: resilience.MustCatalog(hourly)}, time.Hour},
 		"inline":          {retrying(resilience.Inline(hourly)), 30 * time.Second},
 		"none of its own": {Config{Delayed: None, Rules: []Rule{{Retry: resilience.Deferred(mail)}}}, time.Minute},
 	} {
@@ -230,7 +230,7 @@ func TestATimeoutAloneLeavesTheRetries(t *testing.T) {
 		"no policy":             {Rule{}, "", 1, 0, Retry{}, ""},
 	} {
 		f := failed(test.immediate, test.delayed)
-		f.Config = Config{Rules: []Rule{test.rule}, Policies: []resilience.Policy{limit, mail}}
+		f.Config = Config{Rules: []Rule{test.rule}, Policies: resilience.MustCatalog(limit, mail)}
 		if test.names != "" {
 			f.Headers.Set(header.HoldfastPolicy, test.names)
 		}
@@ -243,5 +243,24 @@ func TestATimeoutAloneLeavesTheRetries(t *testing.T) {
 		if p, ok := f.Config.LimitOf("", f.Headers); p.Name != test.limit || ok != (test.limit != "") {
 			t.Errorf("%s: the limit is that of %q, want %q", name, p.Name, test.limit)
 		}
+	}
+}
+
+// A runner and the messages of an endpoint have one catalog: a rule with another policy of the same name is refused.
+func TestARunnerAndMessagesHaveOneCatalog(t *testing.T) {
+	other := mail
+	other.Retry.Max = 1
+	policies := resilience.MustCatalog(mail)
+	runner := resilience.NewRunner(policies)
+	c := Config{Policies: policies, Rules: []Rule{{Retry: resilience.Inline(other)}}}
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), `another policy "mail"`) {
+		t.Errorf("two values of one name: %v", err)
+	}
+	c.Rules = nil
+	if p, ok := c.NamedPolicy("mail"); !ok || p != mail.WithDefaults() {
+		t.Errorf("the policy of messages is %+v", p)
+	}
+	if err := runner.Run(t.Context(), "mail", func(context.Context) error { return nil }); err != nil {
+		t.Error(err)
 	}
 }

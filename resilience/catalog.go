@@ -29,6 +29,15 @@ func NewCatalog(policies ...Policy) (*Catalog, error) {
 	return c, nil
 }
 
+// MustCatalog is [NewCatalog] for variables of a package. It panics if there is a mistake.
+func MustCatalog(policies ...Policy) *Catalog {
+	c, err := NewCatalog(policies...)
+	if err != nil {
+		panic(err) //nolint:forbidigo // a mistake in a variable of a package, before the start
+	}
+	return c
+}
+
 // Policy returns the policy with a name, with defaults for its zero fields, and reports whether there is one.
 func (c *Catalog) Policy(name string) (Policy, bool) {
 	if c == nil {
@@ -44,6 +53,15 @@ func (c *Catalog) Names() []string {
 		return nil
 	}
 	return slices.Sorted(maps.Keys(c.policies))
+}
+
+// All returns the policies in the alphabetical order of their names, with defaults for their zero fields.
+func (c *Catalog) All() []Policy {
+	var all []Policy
+	for _, name := range c.Names() {
+		all = append(all, c.policies[name])
+	}
+	return all
 }
 
 // unknown returns the error for a name without a policy.

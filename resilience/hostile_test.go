@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -117,6 +118,19 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	if err := resilience.NewRunner(c, nil).Run(ctx, "p", none); err != nil {
 		t.Errorf("with a nil observer: %v", err)
 	}
+}
+
+func TestAMistakeInAVariableOfAPackagePanics(t *testing.T) {
+	defer func() {
+		if err, ok := recover().(error); !ok || !strings.Contains(err.Error(), "two policies have that name") {
+			t.Errorf("the panic is %v", err)
+		}
+	}()
+	p := resilience.Policy{Name: "p", Timeout: time.Minute}
+	if all := resilience.MustCatalog(p).All(); len(all) != 1 || all[0] != p {
+		t.Errorf("the catalog has %+v", all)
+	}
+	resilience.MustCatalog(p, p)
 }
 
 func TestThousandsOfCallsShareARunner(t *testing.T) {

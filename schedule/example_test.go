@@ -39,9 +39,9 @@ func ExampleScheduler_EnqueueFrom() {
 			}
 			return nil
 		})},
-		Recoverability: recoverability.Config{Policies: []resilience.Policy{
-			{Name: "invoice-email", Retry: resilience.Retry{Max: 4, Delay: 2 * time.Second}}, // 10 s, in a shop
-		}},
+		Recoverability: recoverability.Config{Policies: resilience.MustCatalog(
+			resilience.Policy{Name: "invoice-email", Retry: resilience.Retry{Max: 4, Delay: 2 * time.Second}}, // 10 s, in a shop
+		)},
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	scheduler.Apply(&cfg)

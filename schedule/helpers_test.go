@@ -75,9 +75,9 @@ func (s *shop) start(schedules ...schedule.Schedule) {
 		},
 		Handlers: []endpoint.Handler{endpoint.Handle(s.buildReport), endpoint.Handle(s.sendInvoice), endpoint.Handle(s.charge)},
 	}
-	cfg.Recoverability.Policies = []resilience.Policy{{Name: "invoice-email", Retry: resilience.Retry{
+	cfg.Recoverability.Policies = resilience.MustCatalog(resilience.Policy{Name: "invoice-email", Retry: resilience.Retry{
 		Max: 2, Delay: 10 * time.Second, Backoff: resilience.Exponential,
-	}}, {Name: "limit", Timeout: 5 * time.Second}}
+	}}, resilience.Policy{Name: "limit", Timeout: 5 * time.Second})
 	if s.db != s.broker {
 		cfg.Outbox = s.db
 	} else {

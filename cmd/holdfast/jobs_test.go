@@ -61,9 +61,9 @@ func withJobs(t *testing.T, database string) *jobShop {
 			endpoint.Handle(func(ctx context.Context, _ *endpoint.Session, _ buildReport) error { return s.note(ctx) }),
 			endpoint.Handle(s.invoice),
 		},
-		Recoverability: recoverability.Config{Policies: []resilience.Policy{
-			{Name: "mail", Retry: resilience.Retry{Delay: 12 * time.Hour}},
-		}},
+		Recoverability: recoverability.Config{Policies: resilience.MustCatalog(
+			resilience.Policy{Name: "mail", Retry: resilience.Retry{Delay: 12 * time.Hour}},
+		)},
 	}
 	s.scheduler.Apply(&cfg)
 	if s.endpoint, err = endpoint.New(cfg); err != nil {

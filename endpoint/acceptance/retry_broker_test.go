@@ -280,7 +280,7 @@ func TestDeferredRetryFreesSlot(t *testing.T) {
 // The header of a message names its policy, and stays in each copy.
 func TestMessageNamesPolicy(t *testing.T) {
 	onStores(t, []string{"sqlite"}, []string{"postgres", "quorum"}, func(s *retrySuite) {
-		s.start(recoverability.Config{Policies: []resilience.Policy{soon}}, func(_ context.Context, _ work, a attempted) error {
+		s.start(recoverability.Config{Policies: resilience.MustCatalog(soon)}, func(_ context.Context, _ work, a attempted) error {
 			if a.N < 3 {
 				return errNo
 			}

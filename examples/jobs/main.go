@@ -102,7 +102,7 @@ func run(ctx context.Context) (err error) {
 			endpoint.Command[BuildReport]("Shop.BuildReport"),
 		},
 		Handlers:       []endpoint.Handler{endpoint.Handle(b.charge), endpoint.Handle(b.invoice), endpoint.Handle(b.report)},
-		Recoverability: recoverability.Config{Policies: []resilience.Policy{invoiceMail}},
+		Recoverability: recoverability.Config{Policies: resilience.MustCatalog(invoiceMail)},
 	}
 	scheduler.Apply(&cfg)
 	billing, err := endpoint.New(cfg)
