@@ -14,6 +14,9 @@ func decode(ctx context.Context, r *pipeline.Receive) error {
 	a := attemptOf(r)
 	t, err := a.recognise(r)
 	if err != nil {
+		if r.Headers.Get(header.EnclosedMessageTypes) != "" {
+			a.e.reportForeign(ctx, a.queue, err)
+		}
 		return recoverability.Unrecoverable(&unhandledError{err})
 	}
 	value, err := a.read(r, t)

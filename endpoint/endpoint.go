@@ -39,6 +39,7 @@ type Endpoint struct {
 	bounded bool // messages may have a policy or a time limit of their own
 	copies  bool // behaviors and serializers get copies of received messages
 	started atomic.Bool
+	foreign atomic.Bool   // a message without a handler was received
 	ready   chan struct{} // closed when the endpoint can send and receives
 	ended   chan struct{} // closed when Run has returned
 	err     error         // of Run, set before ended is closed
@@ -154,7 +155,16 @@ func (e *Endpoint) Cancel(ctx context.Context, r transport.Receipt) error {
 // RunAll runs endpoints side by side until ctx ends, each with its own transport and retries. Their transports may
 // share connections, as those on one PostgreSQL do. An endpoint that fails does not stop the others: its error is
 // logged at once. RunAll returns all errors, joined.
+//
+// Endpoints with one name on one transport receive from one queue. They are instances of one endpoint, with the same
+// handlers: otherwise one of them would receive messages for the other, and RunAll fails before any of them runs.
 func RunAll(ctx context.Context, endpoints ...*Endpoint) error {
+	if err := checkNames(endpoints); err != nil {
+		for _, e := range endpoints {
+			e.refuse(err)
+		}
+		return err
+	}
 	errs := make([]error, len(endpoints))
 	var wg sync.WaitGroup
 	warnOfHosts(ctx, endpoints)
