@@ -49,7 +49,7 @@ type Config struct {
 	// used for messages. A message that names a policy is retried by that policy, deferred, whatever the Rules say about
 	// retries. A policy with a Timeout alone limits each attempt, and the retries are those of the Rules and of the fields above. A
 	// name that is not known is logged when the message fails, and has no effect.
-	Policies *resilience.Catalog
+	Policies *resilience.Policies
 	// Quarantine protects the endpoint against messages that crash the process.
 	Quarantine Quarantine
 	// Memory bounds the data that the process keeps about failed messages.

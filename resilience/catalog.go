@@ -8,13 +8,20 @@ import (
 	"strings"
 )
 
-// Catalog holds policies by name. It does not change, and is safe for concurrent use. A nil Catalog is empty.
-type Catalog struct{ policies map[string]Policy }
+// Catalog finds policies by name. It is safe for concurrent use. [NewCatalog] makes one. Another implementation can be given to
+// a [Runner], for instance with policies of a file: then each call validates its policy. A nil Catalog is empty.
+type Catalog interface {
+	// Policy returns the policy with a name, and reports whether there is one.
+	Policy(name string) (p Policy, ok bool)
+}
+
+// Policies is a [Catalog] of policies that were validated. It does not change. A nil *Policies is empty.
+type Policies struct{ policies map[string]Policy }
 
 // NewCatalog returns a catalog of the policies. It fails with all mistakes in them, joined: see [Policy.Validate]. Two
 // policies with one name are a mistake.
-func NewCatalog(policies ...Policy) (*Catalog, error) {
-	c := &Catalog{make(map[string]Policy, len(policies))}
+func NewCatalog(policies ...Policy) (*Policies, error) {
+	c := &Policies{make(map[string]Policy, len(policies))}
 	var errs []error
 	for _, p := range policies {
 		errs = append(errs, p.Validate())
@@ -30,7 +37,7 @@ func NewCatalog(policies ...Policy) (*Catalog, error) {
 }
 
 // MustCatalog is [NewCatalog] for variables of a package. It panics if there is a mistake.
-func MustCatalog(policies ...Policy) *Catalog {
+func MustCatalog(policies ...Policy) *Policies {
 	c, err := NewCatalog(policies...)
 	if err != nil {
 		panic(err) //nolint:forbidigo // a mistake in a variable of a package, before the start
@@ -39,7 +46,7 @@ func MustCatalog(policies ...Policy) *Catalog {
 }
 
 // Policy returns the policy with a name, with defaults for its zero fields, and reports whether there is one.
-func (c *Catalog) Policy(name string) (Policy, bool) {
+func (c *Policies) Policy(name string) (Policy, bool) {
 	if c == nil {
 		return Policy{}, false
 	}
@@ -48,7 +55,7 @@ func (c *Catalog) Policy(name string) (Policy, bool) {
 }
 
 // Names returns the names of the policies in alphabetical order.
-func (c *Catalog) Names() []string {
+func (c *Policies) Names() []string {
 	if c == nil {
 		return nil
 	}
@@ -56,7 +63,7 @@ func (c *Catalog) Names() []string {
 }
 
 // All returns the policies in the alphabetical order of their names, with defaults for their zero fields.
-func (c *Catalog) All() []Policy {
+func (c *Policies) All() []Policy {
 	var all []Policy
 	for _, name := range c.Names() {
 		all = append(all, c.policies[name])
@@ -64,9 +71,26 @@ func (c *Catalog) All() []Policy {
 	return all
 }
 
+// find returns the policy with a name, with defaults for its zero fields.
+func find(c Catalog, name string) (Policy, error) {
+	if c == nil {
+		return Policy{}, unknown(name, nil)
+	}
+	p, ok := c.Policy(name)
+	own, validated := c.(*Policies)
+	switch {
+	case !ok && validated:
+		return Policy{}, unknown(name, own.Names())
+	case !ok:
+		return Policy{}, fmt.Errorf("resilience: there is no policy %.200q in the catalog, a %T", name, c)
+	case validated:
+		return p, nil
+	}
+	return p.WithDefaults(), p.Validate()
+}
+
 // unknown returns the error for a name without a policy.
-func (c *Catalog) unknown(name string) error {
-	names := c.Names()
+func unknown(name string, names []string) error {
 	if len(names) == 0 {
 		return fmt.Errorf("resilience: there is no policy %.200q: the catalog is empty", name)
 	}

@@ -42,7 +42,7 @@ func (e *nonRetryableError) Retryable() bool { return false }
 // IsNonRetryable reports whether err, or an error that it wraps or joins, is marked by [NonRetryable] or has a method
 // Retryable() bool that returns false.
 func IsNonRetryable(err error) bool {
-	return find(err, func(err error) bool {
+	return anyIn(err, func(err error) bool {
 		r, ok := err.(interface{ Retryable() bool })
 		return ok && !r.Retryable()
 	})
@@ -50,15 +50,15 @@ func IsNonRetryable(err error) bool {
 
 // terminal reports whether there is no retry after err: it is marked, or the function was cancelled.
 func terminal(err error) bool {
-	return IsNonRetryable(err) || find(err, func(err error) bool { return is(err, context.Canceled) })
+	return IsNonRetryable(err) || anyIn(err, func(err error) bool { return is(err, context.Canceled) })
 }
 
 // maxLayers bounds the errors of a tree that are looked at: an error may wrap itself.
 const maxLayers = 1000
 
-// find reports whether test returns true for err or an error that it wraps or joins, from the outside in. A test that
+// anyIn reports whether test returns true for err or an error that it wraps or joins, from the outside in. A test that
 // panics returns false for that error.
-func find(err error, test func(error) bool) bool {
+func anyIn(err error, test func(error) bool) bool {
 	next := []error{err}
 	for n := 0; n < maxLayers && len(next) > 0; n++ {
 		err, next = next[0], next[1:]

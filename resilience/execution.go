@@ -21,15 +21,15 @@ type Execution struct {
 // ErrPanicked is the error of [Observation.End] after a panic of the function. The panic continues.
 var ErrPanicked = errors.New("the function panicked")
 
-// Begin begins an execution of fn by the policy with that name. It fails where the catalog has none, and where ctx has
-// ended. [Execution.End] must be called, deferred, so that it is called after a panic too.
-func (c *Catalog) Begin(
-	ctx context.Context, policy string, fn func(context.Context) error, observers ...Observer,
+// Begin begins an execution of fn by the policy of c with that name. It fails if c has no such policy, if that of a Catalog
+// other than [Policies] is invalid, and if ctx has ended. [Execution.End] must be called, deferred, so that it is called after a panic too.
+func Begin(
+	ctx context.Context, c Catalog, policy string, fn func(context.Context) error, observers ...Observer,
 ) (*Execution, error) {
-	p, ok := c.Policy(policy)
+	p, err := find(c, policy)
 	switch {
-	case !ok:
-		return nil, c.unknown(policy)
+	case err != nil:
+		return nil, err
 	case fn == nil:
 		return nil, errors.New("resilience: the function is nil")
 	case ctx.Err() != nil:
@@ -108,7 +108,7 @@ func (x *Execution) End() error {
 		outcome = Succeeded
 	case cause != nil && err != ErrPanicked: //nolint:errorlint // set above
 		outcome = Cancelled
-		if x.waiting || !find(err, func(err error) bool { return is(err, cause) || is(err, x.ctx.Err()) }) {
+		if x.waiting || !anyIn(err, func(err error) bool { return is(err, cause) || is(err, x.ctx.Err()) }) {
 			err = errors.Join(cause, err)
 		}
 	}

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Runner calls functions by policies. It is safe for concurrent use.
+// Runner calls functions by policies. It is safe for concurrent use. A Runner is for calls: the endpoint retries messages and
+// jobs itself, by rules and by recoverability.Config.Policies, whatever Runner the program has.
 type Runner interface {
 	// Run calls fn until it returns nil, at most as often as the policy with that name allows.
 	//
@@ -20,15 +21,15 @@ type Runner interface {
 }
 
 // NewRunner returns a Runner by the policies of c. The observers are called in their order; nil ones are left out.
-func NewRunner(c *Catalog, observers ...Observer) Runner { return &runner{c, observers} }
+func NewRunner(c Catalog, observers ...Observer) Runner { return &runner{c, observers} }
 
 type runner struct {
-	catalog   *Catalog
+	catalog   Catalog
 	observers []Observer
 }
 
 func (r *runner) Run(ctx context.Context, policy string, fn func(context.Context) error) (err error) {
-	x, err := r.catalog.Begin(ctx, policy, fn, r.observers...)
+	x, err := Begin(ctx, r.catalog, policy, fn, r.observers...)
 	if err != nil {
 		return err
 	}

@@ -14,12 +14,12 @@ import (
 )
 
 // NewRunner returns a runner by the policies of c. The observers are called in their order.
-func NewRunner(c *resilience.Catalog, observers ...resilience.Observer) resilience.Runner {
+func NewRunner(c resilience.Catalog, observers ...resilience.Observer) resilience.Runner {
 	return &runner{c, observers}
 }
 
 type runner struct {
-	catalog   *resilience.Catalog
+	catalog   resilience.Catalog
 	observers []resilience.Observer
 }
 
@@ -27,7 +27,7 @@ type runner struct {
 // [resilience.Execution] makes them and decides. So the time limit is that of a context with a deadline, a success
 // counts although the context has ended, and no jitter exceeds the longest delay: failsafe-go does these otherwise.
 func (r *runner) Run(ctx context.Context, policy string, fn func(context.Context) error) (err error) {
-	x, err := r.catalog.Begin(ctx, policy, fn, r.observers...)
+	x, err := resilience.Begin(ctx, r.catalog, policy, fn, r.observers...)
 	if err != nil {
 		return err
 	}

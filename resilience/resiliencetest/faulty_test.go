@@ -41,11 +41,11 @@ type loop struct {
 	result   func(ctx context.Context, err error, waiting bool) error
 }
 
-func (l loop) newRunner(c *resilience.Catalog, _ ...resilience.Observer) resilience.Runner {
+func (l loop) newRunner(c resilience.Catalog, _ ...resilience.Observer) resilience.Runner {
 	return runnerFunc(func(ctx context.Context, name string, fn func(context.Context) error) error {
 		p, ok := c.Policy(name)
 		if !ok {
-			return fmt.Errorf("no policy %q of %q", name, c.Names())
+			return fmt.Errorf("no policy %q of %v", name, c)
 		}
 		most := p.Retries() + 1
 		if l.attempts > 0 {

@@ -13,7 +13,7 @@ import (
 )
 
 // NewRunner makes the runner that is tested.
-type NewRunner func(c *resilience.Catalog, observers ...resilience.Observer) resilience.Runner
+type NewRunner func(c resilience.Catalog, observers ...resilience.Observer) resilience.Runner
 
 // Run runs the rules of the suite as subtests, each in a bubble of virtual time.
 func Run(t *testing.T, newRunner NewRunner) {
