@@ -59,7 +59,7 @@ var rules = []rule{
 	{of: "endpoint/internal/destination"},
 	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},
-	{of: "saga", ours: append([]string{"internal/stateful", "internal/strictjson", "internal/uuid", "recoverability"}, aboveEndpoint...)},
+	{of: "saga", ours: append([]string{"internal/jsonmembers", "internal/stateful", "internal/strictjson", "internal/uuid", "recoverability"}, aboveEndpoint...)},
 	{of: "schedule", ours: append([]string{"internal/*", "recoverability", "saga", "schedule/internal/*"}, aboveEndpoint...)},
 	{of: "servicecontrol", ours: append([]string{"internal/safelog", "saga"}, aboveEndpoint...)},
 	{

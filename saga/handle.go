@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -50,7 +51,8 @@ type instance[S any] struct {
 	store   transport.StateStore
 	record  transport.Record
 	meta    meta
-	state   S // as loaded
+	state   S               // as loaded
+	text    json.RawMessage // that the state was decoded from; nil for a new instance
 }
 
 func (in *instance[S]) handle(ctx context.Context, m any) error {
@@ -131,7 +133,7 @@ func (in *instance[S]) open() (reason Ignored, err error) {
 	if in.Timeout && !in.fire() {
 		return IgnoredCancelled, nil
 	}
-	in.state, err = in.saga.decode(in.record.State, in.meta.Version)
+	in.state, in.text, err = in.saga.decode(in.record.State, in.meta.Version)
 	return "", err
 }
 
@@ -160,7 +162,7 @@ func (in *instance[S]) save(ctx context.Context, c *Context[S]) error {
 	if in.Completed = c.completed; in.Completed {
 		return in.end(ctx)
 	}
-	state, err := in.saga.encode(&c.State)
+	state, err := in.saga.encode(&c.State, in.text)
 	if err != nil {
 		return err
 	}

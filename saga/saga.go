@@ -7,6 +7,7 @@ import (
 	"reflect"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/jsonmembers"
 	"github.com/holdfast-go/holdfast/internal/stateful"
 )
 
@@ -18,6 +19,7 @@ type Saga[S any] struct {
 	upgrades   []upgrade
 	restarts   bool
 	stateLimit int
+	members    *jsonmembers.Type // of S
 	errs       []error
 }
 
@@ -27,9 +29,10 @@ const defaultStateLimit = 1 << 20
 // New returns a saga with the steps, of which at least one is a [Start]. The name is stored with each instance: it must be
 // unique in the endpoint, and keep its value. Mistakes are errors of [endpoint.New].
 //
-// S is the state of an instance, and stored as JSON: a struct with exported fields, as a rule.
+// S is the state of an instance, and stored as JSON: a struct with exported fields, as a rule. Members of a stored state that S
+// has no field for, because a newer program has written them, are kept.
 func New[S any](name string, steps ...Step[S]) *Saga[S] {
-	s := &Saga[S]{name: name, stateLimit: defaultStateLimit}
+	s := &Saga[S]{name: name, stateLimit: defaultStateLimit, members: jsonmembers.Of(reflect.TypeFor[S]())}
 	for i, given := range steps {
 		if given == nil || reflect.ValueOf(given).IsZero() {
 			s.fail("step %d is nil", i)
@@ -47,7 +50,7 @@ func (s *Saga[S]) Restarts() *Saga[S] {
 	return s
 }
 
-// StateLimit sets the maximum size of a state, in bytes of JSON. Default: 1 MiB. A step that leaves a larger state
+// StateLimit sets the maximum size of a state, in bytes of JSON, with the members that S has no field for. Default: 1 MiB. A step that leaves a larger state
 // fails.
 func (s *Saga[S]) StateLimit(bytes int) *Saga[S] {
 	if bytes < 1 {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/envelope"
+	"github.com/holdfast-go/holdfast/internal/jsonmembers"
 	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/internal/strictjson"
 	"github.com/holdfast-go/holdfast/internal/timer"
@@ -40,7 +42,7 @@ func Inspect(conn transport.Conn, endpoint string) (*Inspector, error) {
 }
 
 // Inspector returns an inspector of the schedules and jobs of ep, which the scheduler belongs to. It fails while ep is not
-// running.
+// running, also before Run: see [endpoint.Endpoint.WaitReady].
 func (s *Scheduler) Inspector(ep *endpoint.Endpoint) (*Inspector, error) {
 	db, err := ep.Database()
 	if err != nil {
@@ -212,14 +214,22 @@ func (i *Inspector) SetState(ctx context.Context, schedule string, state State) 
 		if p.State == state {
 			return nil, nil
 		}
-		p.State = state
-		if r.State, err = json.Marshal(p); err != nil {
+		before, err := json.Marshal(p)
+		if err != nil {
 			return nil, err
 		}
+		p.State = state
+		text, err := json.Marshal(p)
+		if err != nil {
+			return nil, err
+		}
+		r.State = planMembers.Keep(r.State, before, text) // a newer program may have more fields
 		return nil, store.Save(ctx, r)
 	})
 	return i.failed(fmt.Sprintf("schedule %.200q", schedule), err)
 }
+
+var planMembers = jsonmembers.Of(reflect.TypeFor[plan]())
 
 // Run starts an occurrence of a schedule now. The plan stays as it is. It fails with [ErrUnknownSchedule].
 func (i *Inspector) Run(ctx context.Context, schedule string) error {
