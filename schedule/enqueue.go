@@ -54,13 +54,13 @@ func Policy(name string) Option {
 	}
 }
 
-// In sends the job in a transaction that the caller ends: see [endpoint.In]. It is for [Scheduler.Enqueue].
+// In sends the job in a transaction that the caller ends: see [endpoint.In]. It is for [Scheduler.EnqueueFrom].
 func In(tx any) Option {
 	return func(e *enqueued) { e.tx, e.opts = tx, append(e.opts, endpoint.In(tx)) }
 }
 
-// ViaOutbox stores the message in the outbox, so that Enqueue succeeds while the broker is away. It is for
-// [Scheduler.Enqueue]: the jobs of handlers are stored there anyway.
+// ViaOutbox stores the message in the outbox, so that EnqueueFrom succeeds while the broker is away. It is for
+// [Scheduler.EnqueueFrom]: the jobs of handlers are stored there anyway.
 func ViaOutbox() Option {
 	return func(e *enqueued) { e.opts = append(e.opts, endpoint.ViaOutbox()) }
 }
@@ -93,8 +93,8 @@ func (s *Scheduler) Enqueue(ctx context.Context, session *endpoint.Session, m an
 	return e.job.ID, nil
 }
 
-// EnqueueFrom is Enqueue outside a handler, for instance in a web request. The job has a state once Enqueue has returned;
-// with the option [In], once its first attempt has begun.
+// EnqueueFrom is [Scheduler.Enqueue] outside a handler, for instance in a web request. The job has a state once EnqueueFrom
+// has returned; with the option [In], once its first attempt has begun.
 func (s *Scheduler) EnqueueFrom(ctx context.Context, ep *endpoint.Endpoint, m any, opts ...Option) (id string, err error) {
 	e, err := s.newJob(ep, m, opts)
 	if err != nil {
