@@ -29,8 +29,9 @@ func (e *Endpoint) sharesQueue(other *Endpoint) bool {
 	if e.cfg.SendOnly || other.cfg.SendOnly || e.cfg.Name != other.cfg.Name {
 		return false
 	}
-	t := reflect.TypeOf(e.cfg.Transport)
-	return t == reflect.TypeOf(other.cfg.Transport) && t.Comparable() && e.cfg.Transport == other.cfg.Transport
+	// A value that cannot be compared makes == panic.
+	own, its := reflect.ValueOf(e.cfg.Transport), reflect.ValueOf(other.cfg.Transport)
+	return own.Comparable() && its.Comparable() && e.cfg.Transport == other.cfg.Transport
 }
 
 // handled returns the types that have handlers, each with the names of the handlers.

@@ -57,6 +57,31 @@ func TestRunAllRefusesOneNameForTwoEndpoints(t *testing.T) {
 	}
 }
 
+// hooked is a transport of a user's, whose type can be compared and whose values cannot.
+type hooked struct {
+	*inmemory.Transport
+	hooks any
+}
+
+// Transports that cannot be compared are taken for different ones.
+func TestRunAllComparesNoOddTransports(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var all []*endpoint.Endpoint
+		for range 2 {
+			e, err := endpoint.New(harness.Sales(hooked{broker, []string{"audit"}}, endpoint.Handle(placeNothing)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, e)
+		}
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		if err := endpoint.RunAll(ctx, all...); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func placeNothing(context.Context, *endpoint.Session, harness.PlaceOrder) error { return nil }
 
 // The first message without a handler is a sign that another program receives from the queue.
