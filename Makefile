@@ -29,7 +29,7 @@ export RACE
 # The packages that take longest begin first.
 FIRST = ./endpoint/acceptance ./transport/rabbitmq ./cmd/holdfast ./transport/postgres ./transport/sqs ./transport/asb \
 	./internal/brokertest ./transport/sqlite ./endpoint
-PACKAGES = $(if $(findstring ...,$(PKG)),$(FIRST)) $(PKG)
+PACKAGES = $(if $(filter github.com/holdfast-go/holdfast/...,$(PKG)),$(FIRST)) $(PKG)
 
 # Makes the brokers' URLs known to what follows. Apart from eval, so that a failure is seen.
 WITH_BROKERS = urls=$$(scripts/brokers.sh up); eval "$$urls"
