@@ -26,7 +26,8 @@ func (l *live) background(ctx context.Context) (stop func()) {
 	}
 }
 
-// awaited counts the call that begins now among those that Run waits for, from the end of ctx on. returned ends that.
+// awaited has the watch count the call that begins now, from the end of ctx on: then Run waits for the call. The caller calls
+// returned at the end of the call.
 func (l *live) awaited(ctx context.Context, name string) (returned func()) {
 	var call overdue.Call
 	call.Enter(&name)

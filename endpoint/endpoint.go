@@ -156,8 +156,8 @@ func (e *Endpoint) Cancel(ctx context.Context, r transport.Receipt) error {
 // share connections, as those on one PostgreSQL do. An endpoint that fails does not stop the others: its error is
 // logged at once. RunAll returns all errors, joined.
 //
-// Endpoints with one name on one transport receive from one queue. They are instances of one endpoint, with the same
-// handlers: otherwise one of them would receive messages for the other, and RunAll fails before any of them runs.
+// Endpoints with one name on one transport receive from one queue, so they must have the same handlers. Otherwise an endpoint
+// would receive messages that it does not handle, and RunAll fails before any endpoint runs.
 func RunAll(ctx context.Context, endpoints ...*Endpoint) error {
 	if err := checkNames(endpoints); err != nil {
 		for _, e := range endpoints {

@@ -1,9 +1,13 @@
 package endpoint
 
 import (
+	"context"
+	"errors"
 	"runtime/debug"
 	"slices"
 	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/callback"
 )
 
 // PanicError is the error of a handler or behavior that panicked.
@@ -59,15 +63,14 @@ var framework = []string{
 
 // apart calls a function of the user's in a goroutine of its own, so that one that ends its goroutine ends no more than
 // that. A panic and such an end are its error.
-func apart(f func() error) (err error) {
-	err = errGoexit
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+func apart(f func() error) error {
+	err := callback.Run(context.Background(), func() (err error) {
 		defer catchPanic(&err)
-		err = f()
-	}()
-	<-done
+		return f()
+	})
+	if errors.Is(err, callback.ErrGoexit) {
+		return errGoexit
+	}
 	return err
 }
 

@@ -12,7 +12,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/harness"
-	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
@@ -182,10 +181,10 @@ func TestRunReturnsWithoutStuckHandlers(t *testing.T) {
 			<-h.returned
 		}
 		after(time.Minute)
-		if n := ready(t, broker, "shipping"); n != 0 {
+		if n := statsIn(t, broker, "shipping").Ready; n != 0 {
 			t.Errorf("handlers that had been given up sent %d messages", n)
 		}
-		if n := ready(t, broker, "sales"); n != 2 {
+		if n := statsIn(t, broker, "sales").Ready; n != 2 {
 			t.Errorf("%d messages are back in the queue, want 2", n)
 		}
 	})
@@ -204,7 +203,7 @@ func TestRunWithoutStopTimeoutWaits(t *testing.T) {
 		after(24 * time.Hour)
 		close(h.release)
 		e.End() // fails the test if Run returns an error
-		if n := ready(t, broker, "shipping"); n != 2 {
+		if n := statsIn(t, broker, "shipping").Ready; n != 2 {
 			t.Errorf("the handlers sent %d messages, want 2", n)
 		}
 	})
@@ -242,19 +241,4 @@ func TestRunReturnsWithoutStuckBackground(t *testing.T) {
 		close(release)
 		synctest.Wait()
 	})
-}
-
-// ready returns the number of messages in a queue.
-func ready(t *testing.T, broker *inmemory.Transport, queue string) int64 {
-	t.Helper()
-	conn, err := broker.Open(t.Context(), transport.Env{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	stats, err := conn.(transport.Inspector).Inspect(t.Context(), queue)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return stats[0].Ready
 }

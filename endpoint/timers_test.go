@@ -230,6 +230,12 @@ func TestBadTimersAreErrorsOfTheCall(t *testing.T) {
 // delayedIn returns the number of delayed messages in a queue.
 func delayedIn(t *testing.T, db *inmemory.Transport, queue string) int64 {
 	t.Helper()
+	return statsIn(t, db, queue).Delayed
+}
+
+// statsIn returns the counts of a queue.
+func statsIn(t *testing.T, db *inmemory.Transport, queue string) transport.QueueStats {
+	t.Helper()
 	conn, err := db.Open(t.Context(), transport.Env{})
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +245,7 @@ func delayedIn(t *testing.T, db *inmemory.Transport, queue string) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return stats[0].Delayed
+	return stats[0]
 }
 
 func TestTimersNeedADatabase(t *testing.T) {

@@ -370,10 +370,17 @@ func TestChaosKillsRunEachOccurrenceOnce(t *testing.T) {
 			p.until(ctx, func() bool { return len(p.written(ctx)) >= occurrences*i/p.kills })
 			p.kill()
 		}
-		// An occurrence may run before an earlier one of its schedule. A gap that stays ends the test by its time limit.
+		// An occurrence may run before an earlier occurrence of the schedule. If a gap stays, the time limit ends the test.
+		gap := ""
+		defer func() {
+			if gap != "" {
+				p.t.Log(gap)
+			}
+		}()
 		p.until(ctx, func() bool {
 			rows := p.written(ctx)
-			return len(rows) >= occurrences && gapOf(rows) == ""
+			gap = gapOf(rows)
+			return len(rows) >= occurrences && gap == ""
 		})
 		p.stop()
 		rows := p.written(ctx)
@@ -395,7 +402,8 @@ func TestChaosKillsRunEachOccurrenceOnce(t *testing.T) {
 	})
 }
 
-// gapOf names an occurrence without a row between two of its schedule that have one; "" if there is none.
+// gapOf names a schedule that has a row of an earlier and of a later occurrence, and no row between the two. The result is "" if
+// every schedule has all rows.
 func gapOf(rows []int) string {
 	last := map[int]int{}
 	for _, row := range slices.Sorted(slices.Values(rows)) {

@@ -17,7 +17,6 @@ const binaryNative = ours + "Binary."
 // withBinaries returns p with the binary attributes of the received message that it is a copy of, as far as these fit: SQS
 // accepts room bytes and ten attributes, of which others need spare.
 func (p payload) withBinaries(native map[string]string, room, spare int) payload {
-	p.typed = maps.Clone(p.typed)
 	for _, name := range slices.Sorted(maps.Keys(native)) {
 		attribute, ok := strings.CutPrefix(name, binaryNative)
 		value, err := base64.StdEncoding.DecodeString(native[attribute])

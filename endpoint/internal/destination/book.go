@@ -1,5 +1,5 @@
-// Package destination keeps the state of the destinations that the relay of an outbox sends to: which of them do not
-// answer, when the next message is tried there, and which stored messages wait for them. It does no I/O.
+// Package destination keeps the state of each destination that the relay of an outbox sends to: whether the destination
+// answers, when the next message is tried, and which stored messages wait. The package does no I/O.
 package destination
 
 import (
@@ -55,11 +55,11 @@ func (k Kind) pauses() (first, most time.Duration) {
 type Way int8
 
 const (
-	// Together means in one call with those for other destinations.
+	// Together means in one call with operations for other destinations.
 	Together Way = iota
 	// Alone means in a call for this destination alone, which [Book.End] ends.
 	Alone
-	// Probe means a single operation in a call of its own, which [Book.End] ends. All others wait.
+	// Probe means a single operation in a call of its own, which [Book.End] ends. All further operations wait.
 	Probe
 	// Wait means not now.
 	Wait
@@ -106,7 +106,7 @@ func (b *Book) Calm() bool {
 	return len(b.entries) == 0
 }
 
-// AllAnswered records that a call succeeded. It is enough while the book is calm.
+// AllAnswered records that a call succeeded. While the book is calm, no destination has to be named.
 func (b *Book) AllAnswered() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -162,8 +162,8 @@ func (b *Book) Fast(to []string) {
 	}
 }
 
-// Answered records that the destination has accepted or refused a message. It returns the state that ends by that; its
-// kind is Well if there was none.
+// Answered records that the destination has accepted or refused a message. Answered returns the state that ends by the answer;
+// the kind is Well if the destination was well.
 func (b *Book) Answered(to string) State {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -179,8 +179,8 @@ func (b *Book) Answered(to string) State {
 	return was
 }
 
-// Failed records that a call for the destination failed. It reports whether the destination is unwell, and whether that
-// has begun by this call. If it is not, its operations are tried again soon.
+// Failed records that a call for the destination failed. Failed reports whether the destination is unwell, and whether the
+// state begins with this call. If the destination is not unwell, the operations are tried again soon.
 func (b *Book) Failed(to string, kind Kind, err error) (unwell, begins bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -246,7 +246,7 @@ func (e *entry) state(to string) State {
 	}
 }
 
-// States returns the destinations that are unwell, and those for which rows wait, by their names.
+// States returns each destination that is unwell or has rows that wait, sorted by name.
 func (b *Book) States() []State {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -162,8 +162,8 @@ func (w *Watch) report(ctx context.Context) {
 	}
 }
 
-// each calls f with each call that is late: a second over its limit, or without a limit for the first of long. Called
-// without mu; f is called with it.
+// each calls f with each call that is late: a second over its limit, or if the call has no limit, after the first duration of
+// long. each locks mu, and f is called with mu held.
 func (w *Watch) each(f func(*Call, Late)) {
 	now := time.Since(w.start)
 	w.mu.Lock()
@@ -201,7 +201,7 @@ func (w *Watch) Late(queue string) []Late {
 	return late
 }
 
-// Running returns the calls that have been running for at least d, the longest first.
+// Running returns the calls that have been running for at least d. The longest-running call is first.
 func (w *Watch) Running(d time.Duration) []Late {
 	now := time.Since(w.start)
 	w.mu.Lock()
