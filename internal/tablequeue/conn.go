@@ -57,10 +57,12 @@ type Conn struct {
 	cfg   Config
 	owner string // lease_owner of this Conn's claims, and of no other's
 	units *batch.Batcher[*work]
-	finds *batch.Batcher[*find]
-	works sync.Pool // of *work
-	subs  subscribers
-	wakes wakes
+	// detour writes the units for queues that would hold up a batch, or fail it.
+	detour *batch.Batcher[*Unit]
+	finds  *batch.Batcher[*find]
+	works  sync.Pool // of *work
+	subs   subscribers
+	wakes  wakes
 
 	ahead   atomic.Int64 // of this process's clock is the database's, in nanoseconds
 	inboxes sync.Map     // the names of the inboxes that were used
@@ -97,6 +99,9 @@ func Open(store Store, cfg Config) *Conn {
 	}
 	c.units = batch.New(batch.Config[*work]{
 		Flush: c.flush, Flushers: cfg.Flushers, MaxItems: maxUnits, Weight: (*work).size, MaxWeight: maxFlushBytes,
+	})
+	c.detour = batch.New(batch.Config[*Unit]{
+		Flush: c.flushDetour, Flushers: 1, MaxItems: maxUnits, Weight: (*Unit).size, MaxWeight: maxFlushBytes,
 	})
 	c.finds = batch.New(batch.Config[*find]{Flush: c.findAll, Flushers: cfg.Flushers, MaxItems: maxFound})
 	c.works.New = func() any { return new(work) }
@@ -171,6 +176,7 @@ func (c *Conn) Close() error {
 	defer c.cut()
 	c.calls.Wait()
 	c.units.Close()
+	c.detour.Close()
 	c.finds.Close()
 	err := c.abandon()
 	close(c.written)

@@ -28,6 +28,8 @@ type work struct {
 	buf    []byte              // has the Headers of the unit's rows
 	failed []transport.OpError // rows that were refused, by operation
 	err    error               // of the unit as a whole
+
+	diverted []*Unit // parts of the unit that the detour is to write
 }
 
 const keepBuf = 64 << 10 // a larger buf is not kept in the pool
@@ -47,6 +49,13 @@ func (c *Conn) recycle(w *work) {
 func (c *Conn) do(ctx context.Context, w *work) (kept bool, err error) {
 	w.unit.of = w
 	err = c.units.Do(ctx, w)
+	if err == nil && len(w.diverted) > 0 {
+		if c.takeDetour(ctx, w) {
+			err = batch.ErrAbandoned
+		} else {
+			err = w.err
+		}
+	}
 	switch {
 	case errors.Is(err, batch.ErrClosed):
 		return false, transport.ErrClosed
@@ -56,41 +65,45 @@ func (c *Conn) do(ctx context.Context, w *work) (kept bool, err error) {
 	return false, err
 }
 
-// flush writes a batch of works.
-func (c *Conn) flush(works []*work, errs []error) {
-	units := make([]*Unit, len(works))
-	for i, w := range works {
-		units[i] = &w.unit
-	}
-	c.write(units)
-	for i, w := range works {
-		errs[i] = w.err
-	}
-}
-
 // write flushes units. When they are refused, it leaves out those that send to a queue that takes no messages, or else
 // flushes each half, so that in the end only the refused units fail.
-func (c *Conn) write(units []*Unit) {
-	err := c.writeOnce(units)
+func (f *flushing) write(units []*Unit) {
+	c := f.conn
+	if f.fault != nil {
+		fail(units, f.fault)
+		return
+	}
+	err := c.writeOnce(units, c.store.Flush)
 	if err == nil {
 		c.wakes.flushed(units)
 		return
 	}
-	if class := c.store.Classify(err); class != Refused && class != Locked {
+	class := c.store.Classify(err)
+	switch class {
+	case Refused, Locked, Impeded:
+	case Failed, Unavailable, Conflict, Unknown:
 		fail(units, c.verdict(err))
 		return
 	}
 	if errors.Is(err, ErrNoDelays) {
 		kept, why := c.keepAll(units)
 		if kept && why == nil {
-			c.write(units)
+			f.write(units)
 			return
 		}
 		err = cmp.Or(why, err)
 	} else if c.look(err, units) {
 		if rest, failed := c.without(units); failed {
 			if len(rest) > 0 {
-				c.write(rest)
+				f.write(rest)
+			}
+			return
+		}
+	}
+	if class != Refused {
+		if rest, known := f.divertFailed(err, units); known {
+			if len(rest) > 0 {
+				f.write(rest)
 			}
 			return
 		}
@@ -104,8 +117,8 @@ func (c *Conn) write(units []*Unit) {
 		units = []*Unit{first, second}
 	}
 	half := len(units) / 2
-	c.write(units[:half])
-	c.write(units[half:])
+	f.write(units[:half])
+	f.write(units[half:])
 }
 
 // look finds the queues because of which units were refused.
@@ -115,11 +128,10 @@ func (c *Conn) look(err error, units []*Unit) bool {
 	return c.find(ctx, err, destinations(units...))
 }
 
-// writeOnce flushes units: again after a conflict, or on connections that the server had ended, and with a longer wait
-// after a lock that is on none of the tables that they send to.
-func (c *Conn) writeOnce(units []*Unit) error {
+// writeOnce writes units by flush: again after a conflict, or on connections that the server had ended.
+func (c *Conn) writeOnce(units []*Unit, flush func(context.Context, []*Unit) error) error {
 	pause := backoff.Backoff{Min: 2 * time.Millisecond, Max: 50 * time.Millisecond}
-	flush, began := c.store.Flush, time.Now()
+	began := time.Now()
 	for try := 1; ; try++ {
 		ctx, cancel := context.WithTimeout(c.work, maxWait)
 		err := flush(ctx, units)
@@ -137,13 +149,7 @@ func (c *Conn) writeOnce(units []*Unit) error {
 			if try > reconnects || time.Since(began) > maxReconnect {
 				return err
 			}
-		case Locked:
-			locks, ok := c.store.(Locks)
-			if !ok || try == conflicts || c.look(err, units) {
-				return err
-			}
-			flush = locks.FlushWaiting
-		case Failed, Refused, Unknown:
+		case Failed, Refused, Locked, Impeded, Unknown:
 			return err
 		}
 		_ = pause.Wait(c.work)
@@ -166,7 +172,7 @@ func (c *Conn) verdict(err error) error {
 	switch c.store.Classify(err) {
 	case Unknown:
 		return fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
-	case Unavailable:
+	case Unavailable, Impeded:
 		return fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
 	case Failed, Refused, Conflict, Locked:
 	}
@@ -185,19 +191,25 @@ func fail(units []*Unit, err error) {
 	}
 }
 
+// divides reports whether parts of u can be written by themselves.
+func (u *Unit) divides() bool { return u.Verb == Send && len(u.Rows) > 1 }
+
 // halves splits the rows of a Send, which do not depend on each other. For other units second is nil.
 func (u *Unit) halves() (first, second *Unit) {
-	if u.Verb != Send || len(u.Rows) < 2 {
+	if !u.divides() {
 		return u, nil
 	}
 	half := len(u.Rows) / 2
 	return &Unit{Rows: u.Rows[:half], of: u.of}, &Unit{Rows: u.Rows[half:], of: u.of}
 }
 
-func (w *work) size() int {
+func (w *work) size() int { return w.unit.size() }
+
+// size returns the bytes of the headers and bodies of u.
+func (u *Unit) size() int {
 	n := 0
-	for i := range w.unit.Rows {
-		n += len(w.unit.Rows[i].Headers) + len(w.unit.Rows[i].Body)
+	for i := range u.Rows {
+		n += len(u.Rows[i].Headers) + len(u.Rows[i].Body)
 	}
 	return n
 }

@@ -1,9 +1,11 @@
 package tablequeue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -130,6 +132,18 @@ func (d *delivery) fill(ctx context.Context, w *work, ops []transport.Operation)
 // messages, or with all when there are none. For a missing inbox it returns the error of that, and other errors unchanged.
 func (c *Conn) blame(ctx context.Context, err error, u *Unit, total int) error {
 	class, rows := c.store.Classify(err), u.Rows
+	var failed []transport.OpError
+	if busy, ok := errors.AsType[*transport.BusyError](err); ok {
+		for i := range rows {
+			if rows[i].Queue == busy.Queue {
+				failed = append(failed, transport.OpError{Index: rows[i].Op, Err: err})
+			}
+		}
+		if len(failed) == 0 {
+			return err
+		}
+		return dispatchError(failed, total)
+	}
 	if class == Refused && u.Key != nil && errors.Is(err, transport.ErrNoQueue) {
 		state, _ := ask(ctx, c, nil, func(ctx context.Context) (error, error) { return c.store.InboxState(ctx, u.Inbox), nil })
 		if errors.Is(state, transport.ErrNoQueue) {
@@ -142,7 +156,6 @@ func (c *Conn) blame(ctx context.Context, err error, u *Unit, total int) error {
 	found, closed := ask(ctx, c, nil, func(ctx context.Context) (bool, error) {
 		return c.find(ctx, err, destinations(&Unit{Rows: rows})), nil
 	})
-	var failed []transport.OpError
 	if found {
 		for i := range rows {
 			if err := c.unusable.of(rows[i].Queue); err != nil {
@@ -207,6 +220,9 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 	case err != nil:
 		d.settling.Store(false)
 		err = c.blame(ctx, c.verdict(err), &w.unit, len(ops))
+		if busy := c.impediment(ctx, err, &w.unit); busy != nil {
+			err = c.blame(ctx, busy, &w.unit, len(ops))
+		}
 		if c.lostSubscribers(err, ops) || errors.Is(err, ErrNoDelays) {
 			return &outdatedError{err}
 		}
@@ -219,6 +235,16 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 	}
 	c.wakes.flushed([]*Unit{&w.unit})
 	return nil
+}
+
+// impediment returns a [*transport.BusyError] if err is that of a transaction which waited too long for a lock when it inserted
+// the rows of u. A named row waits for transactions with the same name, which says nothing about its queue.
+func (c *Conn) impediment(ctx context.Context, err error, u *Unit) error {
+	if c.store.Classify(err) != Locked || len(u.Rows) == 0 || slices.ContainsFunc(u.Rows, func(r Row) bool { return r.Named() }) {
+		return nil
+	}
+	busy, closed := ask(ctx, c, nil, func(context.Context) (error, error) { return c.impede(err, []*Unit{u}), nil })
+	return cmp.Or(busy, closed)
 }
 
 // complete completes u in tx. The endpoint bounds it by ctx.

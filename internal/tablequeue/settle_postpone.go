@@ -24,11 +24,70 @@ const (
 const lockAdvice = "another transaction has locked its table, as VACUUM FULL, ALTER TABLE and index maintenance do; " +
 	"its messages are sent when the lock ends"
 
-// postponed are rows that wait for the end of a lock.
+const rowLockAdvice = "a write to its table waits for another transaction, as a trigger does that changes a row which that transaction has " +
+	"changed; its messages are sent when the write succeeds"
+
+// obstacle is what keeps messages from a queue.
+type obstacle int8
+
+const (
+	// tableLocked: the watcher looks for the end of the lock. Until then operations are refused.
+	tableLocked obstacle = iota
+	// suspected: a statement with rows for the queue failed. Units for the queue take the detour.
+	suspected
+	// impeded: a write by itself failed, too. Operations are refused until a probe succeeds.
+	impeded
+)
+
+// postponed is a queue that takes no messages, with the rows that wait for it.
 type postponed struct {
-	since time.Time
-	rows  map[string]map[int64]struct{} // seqs by queue
-	n     int
+	obstacle obstacle
+	class    Class // of the error
+	reason   string
+	since    time.Time
+	probe    time.Time // of an impeded queue: from then on a unit is written, as a probe
+	failed   time.Time // the last probe
+	called   time.Time // the last row, as a probe
+
+	rows map[string]map[int64]struct{} // seqs by queue
+	n    int
+}
+
+// admits reports whether an operation for the queue is not refused. Of an impeded queue that operation is a probe.
+func (p *postponed) admits() bool {
+	now := time.Now()
+	if p.obstacle == impeded && !now.Before(p.probe) {
+		p.probe = now.Add(2 * detourWait) // the probe itself waits for a second
+		return true
+	}
+	return p.obstacle == suspected
+}
+
+// forgetAfter is the time without a probe after which a queue counts as one that takes messages.
+const forgetAfter = time.Minute
+
+// waitingRow is a row that waits for a queue.
+type waitingRow struct {
+	queue string // that the row is in
+	seq   int64
+}
+
+// next returns a row that is to be the next probe, and forgets it. A row is delivered some time after the call, so the next is
+// called after a pause.
+func (p *postponed) next() (row waitingRow, ok bool) {
+	now := time.Now()
+	if p.obstacle != impeded || now.Before(p.probe) || now.Sub(p.called) < detourWait {
+		return waitingRow{}, false
+	}
+	for from, seqs := range p.rows {
+		for seq := range seqs {
+			delete(seqs, seq)
+			p.n--
+			p.called = now
+			return waitingRow{from, seq}, true
+		}
+	}
+	return waitingRow{}, false
 }
 
 // Postpone implements [transport.Postponer]: the row waits without a lease, and becomes visible when the lock on busy
@@ -78,37 +137,56 @@ func (u *unusable) postpone(queue, from string, seq int64) bool {
 	return true
 }
 
-// lock refuses operations for queue until its lock ends.
-func (c *Conn) lock(locks Locks, queue string) {
-	added, first := c.unusable.lock(queue)
-	if added {
-		c.cfg.Env.Log().WarnContext(c.life, "a queue takes no messages: deliveries that send to it are postponed, and use up no attempt",
-			slog.String("queue", queue), slog.String("reason", lockAdvice))
-	}
-	if first {
-		c.running.Go(func() { c.watchLocks(locks) })
+// lock refuses operations for queue until the lock on its table ends.
+func (c *Conn) lock(queue string) {
+	if c.unusable.lock(queue) {
+		c.refuses(queue, lockAdvice)
 	}
 }
 
-// watchLocks polls for the end of locks until there are none.
-func (c *Conn) watchLocks(locks Locks) {
-	for queues := c.unusable.watched(); len(queues) > 0; queues = c.unusable.watched() {
-		if backoff.Sleep(c.life, lockPoll) != nil {
+// refuses logs that operations for queue are refused, and starts a watcher if there is none.
+func (c *Conn) refuses(queue, reason string) {
+	c.cfg.Env.Log().WarnContext(c.life, "a queue takes no messages: deliveries that send to it are postponed, and use up no attempt",
+		slog.String("queue", queue), slog.String("reason", reason))
+	if c.unusable.watch() {
+		c.running.Go(c.watchQueues)
+	}
+}
+
+// watchQueues looks for the ends of locks and calls back rows as probes, until all queues take messages.
+func (c *Conn) watchQueues() {
+	for {
+		queues, watching := c.unusable.watched()
+		if !watching || backoff.Sleep(c.life, lockPoll) != nil {
 			return
 		}
-		ctx, cancel := context.WithTimeout(c.life, maxWait)
-		locked, err := locks.Locked(ctx, queues)
-		cancel()
-		for i, q := range queues {
-			if err == nil && !locked[i] {
-				c.unlock(q)
-			}
+		if len(queues) > 0 {
+			c.watchLocks(queues)
+		}
+		for _, row := range c.unusable.probes() {
+			c.hasten(row.queue, []int64{row.seq})
+		}
+	}
+}
+
+// watchLocks asks for the end of the locks on queues.
+func (c *Conn) watchLocks(queues []string) {
+	locks := c.store.(Locks) //nolint:errcheck // find has seen that it is one
+	ctx, cancel := context.WithTimeout(c.life, maxWait)
+	defer cancel()
+	locked, err := locks.Locked(ctx, queues)
+	for i, q := range queues {
+		if err == nil && !locked[i] {
+			c.unlock(q)
 		}
 	}
 }
 
 func (c *Conn) unlock(queue string) {
 	p := c.unusable.unlock(queue)
+	if p == nil || p.obstacle == suspected {
+		return
+	}
 	c.cfg.Env.Log().InfoContext(c.life, "a queue takes messages again",
 		slog.String("queue", queue), slog.Duration("after", time.Since(p.since)), slog.Int("waiting", p.n))
 	for from, seqs := range p.rows {
@@ -118,13 +196,13 @@ func (c *Conn) unlock(queue string) {
 
 // hasten makes rows visible at once. When that fails they become visible at the end of their wait.
 func (c *Conn) hasten(queue string, seqs []int64) {
-	locks, ok := c.store.(Locks)
+	h, ok := c.store.(Hastener)
 	if !ok {
 		return
 	}
 	for part := range slices.Chunk(seqs, hastenRows) {
 		ctx, cancel := context.WithTimeout(c.life, maxWait)
-		err := locks.Hasten(ctx, queue, part)
+		err := h.Hasten(ctx, queue, part)
 		cancel()
 		if err != nil {
 			c.cfg.Env.Log().WarnContext(c.life, "messages that waited for the end of a lock cannot be made visible now: they are delivered later",

@@ -293,10 +293,33 @@ const (
 	Conflict
 	// Locked means that a lock was not available in time. The batch was not executed.
 	Locked
+	// Impeded means that the database cannot execute a part of the batch at the moment, as when the disk of one tablespace
+	// is full. The batch was not executed; its other units may succeed without that part.
+	Impeded
 	// Unknown means that the connection broke, or ctx ended, after the statement was sent: the batch may have been
 	// executed.
 	Unknown
 )
+
+// StatementError is an error of Flush because of one statement, for errors of the classes [Locked] and [Impeded]. Without
+// it the engine finds the cause by writing halves of the batch.
+type StatementError struct {
+	Units []*Unit // that the statement writes
+	Queue string  // of a statement that only inserts: its table's queue, to which other units of the batch may send too
+	Err   error
+}
+
+func (e *StatementError) Error() string { return e.Err.Error() }
+
+func (e *StatementError) Unwrap() error { return e.Err }
+
+// FaultFinder is implemented by a [Store] that can find out which of several destinations is the cause of an error. Without
+// it the cause stays unknown, and only the units of the batch fail.
+type FaultFinder interface {
+	// FailingQueue inserts the rows of units in a transaction that is rolled back, and returns the queue at whose rows that
+	// fails, or "".
+	FailingQueue(ctx context.Context, units []*Unit) string
+}
 
 // Orphaner is implemented by a [Store] whose answer to a claim may get lost, so that rows are leased without a
 // delivery. Without it they become visible when the lease runs out.
@@ -316,7 +339,7 @@ type Hastener interface {
 // Locks is implemented by a [Store] in which one table can be locked, as by maintenance, while others are used. Its
 // Flush waits for a lock for a short time, and then fails with a Locked error.
 type Locks interface {
-	// FlushWaiting is Flush, but waits for locks until ctx ends.
+	// FlushWaiting is Flush, but waits for a lock for a second.
 	FlushWaiting(ctx context.Context, units []*Unit) error
 	// Locked reports, for each of queues, whether another transaction keeps rows from being inserted.
 	Locked(ctx context.Context, queues []string) ([]bool, error)

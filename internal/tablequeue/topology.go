@@ -93,8 +93,10 @@ func (c *Conn) subscriptions(ctx context.Context) ([]Subscription, error) {
 // unreachable returns err, of a call that has written no message, with [transport.ErrUnreachable] where the call may
 // succeed later.
 func (c *Conn) unreachable(err error) error {
-	if class := c.store.Classify(err); class == Unavailable || class == Unknown || class == Locked {
+	switch c.store.Classify(err) {
+	case Unavailable, Impeded, Unknown, Locked:
 		return fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
+	case Failed, Refused, Conflict:
 	}
 	return err
 }

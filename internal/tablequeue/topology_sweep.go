@@ -36,12 +36,13 @@ type Warner interface {
 	Warnings(ctx context.Context, queues []string) ([]string, error)
 }
 
-// Warnings implements [transport.Warner]: the warnings are those of the last sweep.
+// Warnings implements [transport.Warner]: the warnings are those of the last sweep, and about queues that take no messages.
 func (c *Conn) Warnings() []string {
-	if all := c.warnings.Load(); all != nil {
-		return *all
+	all := c.unusable.warnings()
+	if swept := c.warnings.Load(); swept != nil {
+		all = append(all, *swept...)
 	}
-	return nil
+	return all
 }
 
 // warn looks for failures of the queues that the Conn receives from.

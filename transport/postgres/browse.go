@@ -85,6 +85,7 @@ func (s *store) takeForeign(ctx context.Context, u *tablequeue.Unit) error {
 		b, g := s.batch(s.writes), s.groups(units)[0]
 		args := g.withOuts(u.Lease.Seq, u.RowID)
 		b.Queue(taking(g.queue, g.outs), s.args(args)...).Query(g.settled)
-		return s.write(ctx, b)
+		_, err := s.write(ctx, b)
+		return err
 	})
 }

@@ -96,7 +96,7 @@ func (c *connections) openPools(ctx context.Context, cfg *pgxpool.Config, set se
 	if c.renewals, err = c.open(ctx, cfg, name, renewals, lazily); err != nil {
 		return err
 	}
-	c.writes, err = c.open(ctx, cfg, name, most, writing)
+	c.writes, err = c.open(ctx, cfg, name, most+1, writing) // one connection is for the engine's detour
 	return err
 }
 

@@ -23,6 +23,9 @@ const (
 	readOnly         = "25006"
 	lockNotAvailable = "55P03"
 	diskFull         = "53100"
+	outOfMemory      = "53200"
+	dataCorrupted    = "XX001"
+	indexCorrupted   = "XX002"
 )
 
 // errNoConnection means that the server cannot be reached, or that all connections wait for it.
@@ -178,6 +181,8 @@ func classOf(code string) tablequeue.Class {
 		return tablequeue.Locked
 	case readOnly:
 		return tablequeue.Unavailable
+	case diskFull, outOfMemory, queryCanceled, dataCorrupted, indexCorrupted:
+		return tablequeue.Impeded
 	}
 	switch code[:min(2, len(code))] {
 	case "08", "53", "57", "58", "28", "XX": // connection, resources, shutdown or cancelled, system, access, internal

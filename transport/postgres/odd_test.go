@@ -346,7 +346,7 @@ func TestStatementTimeoutHasDoneNothing(t *testing.T) {
 		"send":  s.Flush(t.Context(), []*tablequeue.Unit{unit}),
 		"claim": func() error { _, _, err := s.Claim(t.Context(), claimOf("in", 1, 1), nil); return err }(),
 	} {
-		if err == nil || s.Classify(err) != tablequeue.Unavailable {
+		if err == nil || s.Classify(err) != tablequeue.Impeded {
 			t.Errorf("%s: class %v of %v", what, s.Classify(err), err)
 		}
 	}

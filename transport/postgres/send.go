@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -24,24 +25,62 @@ func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, prepare fun
 	return s.detector.Repeat(ctx, units, func() error {
 		b := s.batch(s.writes)
 		prepare(b)
+		first := b.Len()
+		var statements []tablequeue.StatementError
 		for _, g := range s.groups(units) {
 			s.queue(b, g)
+			statements = append(statements, g.statements()...)
 		}
-		return timerless(s.write(ctx, b), units...)
+		failed, err := s.write(ctx, b)
+		if i := failed - first; err != nil && i >= 0 && i < len(statements) {
+			at := statements[i]
+			at.Err, err = err, &at
+		}
+		return timerless(err, units...)
 	})
 }
 
-// write sends a batch for s.writes.
-func (s *store) write(ctx context.Context, b *pgx.Batch) error {
+// statements returns errors without a cause for the statements that queue adds.
+func (g *group) statements() (all []tablequeue.StatementError) {
+	if g.verb != tablequeue.Send {
+		return []tablequeue.StatementError{{Units: g.units}}
+	}
+	for _, o := range g.outs {
+		all = append(all, tablequeue.StatementError{Units: g.units, Queue: o.to.name})
+	}
+	return all
+}
+
+// write sends a batch for s.writes. With an error it returns the index of the statement that failed, or a larger one.
+func (s *store) write(ctx context.Context, b *pgx.Batch) (failed int, err error) {
 	conn, err := s.writes.Acquire(ctx)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errNoConnection, err)
+		return unsent, fmt.Errorf("%w: %w", errNoConnection, err)
 	}
 	defer conn.Release()
 	if conn.Conn().IsClosed() {
-		return errNoConnection
+		return unsent, errNoConnection
 	}
-	return s.sent(conn.SendBatch(ctx, b).Close())
+	results := conn.SendBatch(ctx, b)
+	failed, err = firstFailed(b, results)
+	return failed, s.sent(cmp.Or(err, results.Close()))
+}
+
+// unsent is the index of the failed statement of a batch that was not sent.
+const unsent = math.MaxInt
+
+// firstFailed reads the results of b until a statement fails, and returns the index of the statement.
+func firstFailed(b *pgx.Batch, results pgx.BatchResults) (int, error) {
+	for i, q := range b.QueuedQueries {
+		if q.Fn != nil {
+			if err := q.Fn(results); err != nil {
+				return i, err
+			}
+		} else if _, err := results.Exec(); err != nil {
+			return i, err
+		}
+	}
+	return unsent, nil
 }
 
 // group is the units that one statement settles.

@@ -9,13 +9,43 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-// anyLockWait removes the bound on waiting for locks, [dialect.LockWait], for the rest of a transaction. Transactions
+// longLockWait replaces the bound on waiting for locks, [dialect.LockWait], for the rest of a transaction. Transactions
 // of handlers have no bound: see [lockWatch].
-const anyLockWait = `SELECT set_config('lock_timeout', '0', true)`
+const longLockWait = `SELECT set_config('lock_timeout', '1s', true)` // dialect.LongLockWait
 
 // FlushWaiting implements [tablequeue.Locks].
 func (s *store) FlushWaiting(ctx context.Context, units []*tablequeue.Unit) error {
-	return s.failed(s.flush(ctx, units, func(b *pgx.Batch) { b.Queue(anyLockWait) }), "write")
+	return s.failed(s.flush(ctx, units, func(b *pgx.Batch) { b.Queue(longLockWait) }), "write")
+}
+
+// FailingQueue implements [tablequeue.FaultFinder].
+func (s *store) FailingQueue(ctx context.Context, units []*tablequeue.Unit) string {
+	rows := &tablequeue.Unit{Verb: tablequeue.Send}
+	for _, u := range units {
+		for i := range u.Rows {
+			if u.Rows[i].Lease == 0 { // the insert of a leased row has parameters of its unit
+				rows.Rows = append(rows.Rows, u.Rows[i])
+			}
+		}
+	}
+	tx, err := s.writes.Begin(ctx)
+	if err != nil {
+		return ""
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // a connection that cannot roll back is closed
+	b := s.batch(s.writes)
+	first := b.Len()
+	groups := s.groups([]*tablequeue.Unit{rows})
+	for _, g := range groups {
+		s.queue(b, g)
+	}
+	results := tx.SendBatch(ctx, b)
+	failed, err := firstFailed(b, results)
+	_ = results.Close() // has the same error
+	if i := failed - first; err != nil && len(groups) == 1 && i >= 0 && i < len(groups[0].outs) {
+		return groups[0].outs[i].to.name
+	}
+	return ""
 }
 
 // lockedTables reports which of the tables $1 another session has locked against inserts, or waits to lock: in

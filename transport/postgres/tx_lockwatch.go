@@ -22,12 +22,14 @@ const (
 	lockWatchMost  = 2 * time.Second        // for a query
 )
 
-// A lockWatch cancels the commit of a handler's transaction that waits for a table which another session has locked. To
-// set lock_timeout for that statement alone would cost every handler two further statements.
+// A lockWatch cancels the commit of a handler's transaction that waits for a table which another session has locked, or for
+// longer than a second for a row. To set lock_timeout for that statement alone would cost every handler two further
+// statements.
 type lockWatch struct {
 	store *store
 	conn  *pgx.Conn
 	unit  *tablequeue.Unit // to be written
+	began time.Time
 
 	mu        sync.Mutex // guards the rest; held during a query
 	timer     *time.Timer
@@ -37,7 +39,7 @@ type lockWatch struct {
 
 // watchLocks begins to watch conn, which writes u.
 func (s *store) watchLocks(conn *pgx.Conn, u *tablequeue.Unit) *lockWatch {
-	w := &lockWatch{store: s, conn: conn, unit: u}
+	w := &lockWatch{store: s, conn: conn, unit: u, began: time.Now()}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(lockWatchFirst, w.look)
@@ -53,13 +55,28 @@ func (w *lockWatch) look() {
 	ctx, cancel := context.WithTimeout(context.Background(), lockWatchMost)
 	defer cancel()
 	// A query that fails is repeated. The statement itself reports a fault of the server.
-	if locked, err := w.store.Locked(ctx, dialect.Queues([]*tablequeue.Unit{w.unit})); err == nil && slices.Contains(locked, true) {
+	locked, err := w.store.Locked(ctx, dialect.Queues([]*tablequeue.Unit{w.unit}))
+	if err == nil && slices.Contains(locked, true) || w.waitsLong(ctx) {
 		w.cancelled = true
 		if w.conn.PgConn().CancelRequest(ctx) == nil {
 			return
 		}
 	}
 	w.timer.Reset(lockWatchNext)
+}
+
+// waitsForLock reports whether the session $1 waits for a lock. A session of the same role may see it (pg_stat_get_activity).
+const waitsForLock = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock')`
+
+// waitsLong reports whether a commit that sends messages waits for a lock, more than a second after its begin. An insert of a
+// named row waits for other transactions with the name.
+func (w *lockWatch) waitsLong(ctx context.Context) (waits bool) {
+	if time.Since(w.began) < dialect.LongLockWait || len(w.unit.Rows) == 0 ||
+		slices.ContainsFunc(w.unit.Rows, func(r tablequeue.Row) bool { return r.Named() }) {
+		return false
+	}
+	err := w.store.writes.QueryRow(ctx, waitsForLock, int64(w.conn.PgConn().PID())).Scan(&waits)
+	return err == nil && waits
 }
 
 // end ends the watch. It returns err, or a lock error where the watch has caused err by its cancel request. A
@@ -78,6 +95,6 @@ func (w *lockWatch) end(err error) error {
 		return err
 	}
 	return &pgconn.PgError{
-		Severity: "ERROR", Code: lockNotAvailable, Message: "the table of a queue that is sent to is locked",
+		Severity: "ERROR", Code: lockNotAvailable, Message: "a queue that is sent to takes no messages, because of a lock",
 	}
 }

@@ -14,9 +14,10 @@ import (
 // Texts before the statements that write, which set the wait for a lock. The pool resets it before the connection's
 // next use.
 const (
-	lockWait    = "SET LOCK_TIMEOUT " + dialect.LockWait + ";\n"
-	anyLockWait = "SET LOCK_TIMEOUT -1;\n"
-	noLockWait  = "SET LOCK_TIMEOUT 0;\n"
+	lockWait     = "SET LOCK_TIMEOUT " + dialect.LockWait + ";\n"
+	longLockWait = "SET LOCK_TIMEOUT 1000;\n" // dialect.LongLockWait
+	anyLockWait  = "SET LOCK_TIMEOUT -1;\n"
+	noLockWait   = "SET LOCK_TIMEOUT 0;\n"
 )
 
 // missingTables returns the numbers of those of @names that are no tables.
@@ -51,7 +52,7 @@ WHERE q.lease_id IS NULL AND q.visible_at > @now;`
 
 // FlushWaiting implements [tablequeue.Locks].
 func (s *store) FlushWaiting(ctx context.Context, units []*tablequeue.Unit) error {
-	return s.flush(ctx, units, anyLockWait)
+	return s.flush(ctx, units, longLockWait)
 }
 
 // Locked implements [tablequeue.Locks]. It tries a lock on each queue: to see the locks of others takes rights that an

@@ -33,7 +33,7 @@ func TestStatementsAreTheReviewedOnes(t *testing.T) {
 	add("queues", listQueues)
 	add("missing queues", missingTables)
 	add("before a write", lockWait)
-	add("before a write that waits", anyLockWait)
+	add("before a write that waits", longLockWait)
 	at := place{schema: schema, table: queue}
 	addFields(add, "queue", reflect.ValueOf(*newTable(schema, at, traits{})))
 	addFields(add, "queue with triggers", reflect.ValueOf(*newTable("dbo", place{schema: "dbo", table: "q"}, traits{triggers: true})))

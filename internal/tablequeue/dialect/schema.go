@@ -20,6 +20,8 @@ const (
 	// LockWait is the time in milliseconds that a write waits for a lock. Only a session that alters or rewrites a table
 	// holds a lock for longer.
 	LockWait = "100"
+	// LongLockWait is the time that a write by itself waits for a lock.
+	LongLockWait = time.Second
 	// MaxSavepoint bounds the end of a savepoint whose caller no longer waits.
 	MaxSavepoint = 5 * time.Second
 

@@ -38,7 +38,7 @@ WHERE object_id(r.name) IS NULL
 SET LOCK_TIMEOUT 100;
 
 -- before a write that waits
-SET LOCK_TIMEOUT -1;
+SET LOCK_TIMEOUT 1000;
 
 -- queue quoted
 [my's [schema]]].[Sales."Orders"]]'--]
