@@ -100,13 +100,17 @@ func (c *connections) openPools(ctx context.Context, cfg *pgxpool.Config, set se
 	return err
 }
 
-// connect asks the server in one round trip for its database, whose name a proxy may change, and for the isolation
-// level at which transactions of handlers begin.
+// connect asks the server in one round trip for its database, whose name a proxy may change, for the isolation level at which
+// transactions of handlers begin, and for the encoding, which must be UTF8.
 func (c *connections) connect(ctx context.Context) error {
 	var at database
-	var level string
-	err := c.writes.QueryRow(ctx, askDatabase+", current_setting('default_transaction_isolation')", pgx.QueryExecModeSimpleProtocol).
-		Scan(&at.name, &at.started, &level)
+	var level, encoding string
+	err := c.writes.QueryRow(ctx, askDatabase+", current_setting('default_transaction_isolation'), current_setting('server_encoding')",
+		pgx.QueryExecModeSimpleProtocol).Scan(&at.name, &at.started, &level, &encoding)
+	if err == nil && encoding != "UTF8" {
+		return fmt.Errorf("database %q has the encoding %s, which cannot store every message: want UTF8, "+
+			"as by CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0", at.name, encoding)
+	}
 	c.home.Store(&at)
 	if c.snapshots = keepsSnapshot(level); c.snapshots && !c.pooled {
 		c.writes.Reset() // its connection has not been prepared for this level

@@ -47,10 +47,13 @@ func (o options) with(name, value string) options {
 	return append(slices.Clip(o), [2]string{name, value})
 }
 
+// textual are the settings of a role that change the text of values. Connections through a proxy read values as text.
+var textual = options{{"bytea_output", "hex"}, {"datestyle", "ISO"}}
+
 // statement returns the statement that makes the settings for the rest of a batch.
 func (o options) statement() string {
 	var calls []string
-	for _, setting := range o {
+	for _, setting := range slices.Concat(o, textual) {
 		calls = append(calls, fmt.Sprintf("set_config('%s', '%s', true)", setting[0], setting[1]))
 	}
 	return "SELECT " + strings.Join(calls, ", ")

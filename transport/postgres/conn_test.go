@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"runtime/pprof"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
@@ -350,4 +352,73 @@ func TestAnIdleReceiverWakesForAnotherProcess(t *testing.T) {
 		}
 		t.Logf("woke after %v", time.Since(start))
 	}
+}
+
+// databaseWith creates a database with options, and returns its URL.
+func databaseWith(t *testing.T, options string) string {
+	t.Helper()
+	admin, err := pgx.Connect(t.Context(), testURL())
+	ok(t, err)
+	t.Cleanup(func() { closeSoon(admin) })
+	name := fmt.Sprintf("holdfast_options_%d_%d", os.Getpid(), schemas.Add(1))
+	_, err = admin.Exec(t.Context(), "CREATE DATABASE "+name+" "+options)
+	ok(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_, err := admin.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
+		ok(t, err)
+	})
+	u, err := url.Parse(testURL())
+	ok(t, err)
+	u.Path = "/" + name
+	return u.String()
+}
+
+// A database that cannot store every text is refused at the start, with its encoding.
+func TestADatabaseThatIsNotUTF8IsRefused(t *testing.T) {
+	t.Parallel()
+	needServer(t)
+	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
+		p := Transport{URL: databaseWith(t, "ENCODING '"+encoding+"' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")}
+		_, err := p.Open(t.Context(), transport.Env{Endpoint: "e"})
+		if err == nil || !strings.Contains(err.Error(), encoding) || !strings.Contains(err.Error(), "UTF8") {
+			t.Errorf("error %v, want one that names %s and UTF8", err, encoding)
+		}
+	}
+}
+
+// Settings of a role change the form of texts, and no message.
+func TestSettingsOfARoleChangeNothing(t *testing.T) {
+	t.Parallel()
+	needServer(t)
+	w := newWorldAt(t, databaseWith(t, ""), "in")
+	for _, setting := range []string{"datestyle = 'German'", "client_encoding = 'LATIN1'", "intervalstyle = 'sql_standard'", "bytea_output = 'escape'"} {
+		_, err := w.sql.Exec(t.Context(), "ALTER ROLE CURRENT_USER IN DATABASE "+w.database()+" SET "+setting)
+		ok(t, err)
+	}
+	for _, p := range []Transport{{}, {Pooled: true}} {
+		c := w.openAs(p)
+		m := msg("ü😀")
+		m.Headers.Set("text", "ü😀")
+		send(t, c, to("in", m))
+		d := receive(t, receiver(t, c, "in"), 1)[0]
+		if got := d.Message().Headers.Get("text"); got != "ü😀" {
+			t.Errorf("header %q", got)
+		}
+		ok(t, d.(transport.RetryReasoner).RetryBecause(t.Context(), "😀"))
+		ok(t, receive(t, receiver(t, c, "in"), 1)[0].Complete(t.Context()))
+		tx, err := w.sql.Begin(t.Context())
+		ok(t, err)
+		_, err = c.(transport.TxDispatcher).DispatchIn(t.Context(), tx, []transport.Operation{to("in", m)})
+		ok(t, err)
+		ok(t, tx.Commit(t.Context()))
+		ok(t, receive(t, receiver(t, c, "in"), 1)[0].Complete(t.Context()))
+	}
+}
+
+func (w *world) database() (name string) {
+	w.t.Helper()
+	ok(w.t, w.sql.QueryRow(w.t.Context(), "SELECT current_database()").Scan(&name))
+	return name
 }

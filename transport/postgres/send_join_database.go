@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -12,14 +11,17 @@ import (
 // database of that name has another time.
 type database struct {
 	name    string
-	started time.Time
+	started int64 // in microseconds, which no setting of a session formats
 }
 
 func (d database) is(other database) bool {
-	return d.name == other.name && d.started.Equal(other.started)
+	return d == other
 }
 
-const askDatabase = "SELECT current_database(), pg_postmaster_start_time()"
+const (
+	askDatabase = "SELECT current_database(), " + askStarted
+	askStarted  = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
+)
 
 // sameDatabase returns an error where tx is not one of the database of the queues.
 func (s *store) sameDatabase(ctx context.Context, tx usersTx) error {

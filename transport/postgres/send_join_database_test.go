@@ -18,7 +18,7 @@ func TestARestartedServerIsTheSameDatabase(t *testing.T) {
 	t.Cleanup(func() { ok(t, s.Close()) })
 	for name, db := range usersDBs(t, testURL()) {
 		now := *s.home.Load()
-		s.home.Store(&database{now.name, now.started.Add(-time.Hour)})
+		s.home.Store(&database{now.name, now.started - time.Hour.Microseconds()})
 		for n := range 2 {
 			tx, commit := db.begin()
 			db.seen.take()

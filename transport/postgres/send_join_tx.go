@@ -33,7 +33,7 @@ func joining(tx usersTx, outs []*out, known bool) (text string, args []any) {
 	}
 	where := ""
 	if !known {
-		where = fmt.Sprintf(" WHERE current_database()::text = $%d::text AND pg_postmaster_start_time() = $%d::timestamptz",
+		where = fmt.Sprintf(" WHERE current_database()::text = $%d::text AND "+askStarted+" = $%d::bigint",
 			len(args)+1, len(args)+2)
 	}
 	for i, o := range outs {

@@ -26,7 +26,8 @@ func (s *store) SweepSome(ctx context.Context, queue string) (int64, error) {
 }
 
 // Now implements [tablequeue.Timed].
-func (s *store) Now(ctx context.Context) (now time.Time, err error) {
-	err = s.writes.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&now)
-	return now, s.failed(err, "read the clock")
+func (s *store) Now(ctx context.Context) (time.Time, error) {
+	var micros int64 // which no setting of a session formats
+	err := s.writes.QueryRow(ctx, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`).Scan(&micros)
+	return time.UnixMicro(micros), s.failed(err, "read the clock")
 }

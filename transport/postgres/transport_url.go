@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -49,5 +50,12 @@ func parse(url string) (*pgxpool.Config, error) {
 	if err != nil || strings.LastIndexByte(cfg.ConnConfig.Host, '@') > 0 {
 		return nil, errURL // err, or that host, may quote parts of the password
 	}
+	setDefault(cfg.ConnConfig.RuntimeParams, "client_encoding", "UTF8") // a role may have another
+	if cfg.ConnConfig.ConnectTimeout == 0 {
+		cfg.ConnConfig.ConnectTimeout = connectTimeout
+	}
 	return cfg, nil
 }
+
+// connectTimeout limits an attempt to connect to a server that does not answer, if connect_timeout of the URL does not.
+const connectTimeout = 5 * time.Second
