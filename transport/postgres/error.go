@@ -23,6 +23,7 @@ const (
 	readOnly         = "25006"
 	lockNotAvailable = "55P03"
 	diskFull         = "53100"
+	invalidText      = "22P02"
 	outOfMemory      = "53200"
 	dataCorrupted    = "XX001"
 	indexCorrupted   = "XX002"
@@ -66,6 +67,9 @@ func failure(err error, doing string, args ...any) error {
 	case errors.Is(err, errWrites):
 	case code == undefinedTable && !errors.Is(err, tablequeue.ErrNotInstalled):
 		err = fmt.Errorf("%w: %w", transport.ErrNoQueue, err)
+	case code == invalidText && strings.Contains(err.Error(), skipped):
+		err = fmt.Errorf("%w (the log and \"holdfast endpoint verify\" name them): have triggers raise an exception or return the row; "+
+			"for a table in partitions use declarative partitioning", err)
 	case code == insufficientPrivilege:
 		err = fmt.Errorf("%w: %w", transport.ErrDenied, err)
 	}

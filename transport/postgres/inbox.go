@@ -53,7 +53,7 @@ func record(inbox *table, outs []*out) string {
 	SELECT key::uuid AS key, sum::int AS sum, n FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS r(key, sum, n)
 ), ` + recorded(inbox, "r") + `, gone AS (SELECT r.n FROM r JOIN new USING (key))`)
 	inserts(&b, outs, 3)
-	b.WriteString(" SELECT n, 0::bigint FROM gone")
+	b.WriteString(" SELECT n, 0::bigint FROM gone" + unskipped(outs, 3))
 	for i, o := range outs {
 		if o.leased {
 			fmt.Fprintf(&b, " UNION ALL SELECT seq, lease_id FROM out%d", i)
@@ -75,7 +75,7 @@ func completionRecorded(q, inbox *table, outs []*out) string {
 	DELETE FROM ` + q.quoted + ` WHERE ctid = ANY (ARRAY(SELECT at FROM gone))
 )`)
 	inserts(&b, outs, 5)
-	b.WriteString(" SELECT n, n IN (SELECT n FROM gone) FROM held")
+	b.WriteString(" SELECT n, n IN (SELECT n FROM gone) FROM held" + unskipped(outs, 5))
 	return b.String()
 }
 

@@ -27,7 +27,9 @@ func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, prepare fun
 		prepare(b)
 		first := b.Len()
 		var statements []tablequeue.StatementError
-		for _, g := range s.groups(units) {
+		groups := s.groups(units)
+		s.lookAtFilters(ctx, groups)
+		for _, g := range groups {
 			s.queue(b, g)
 			statements = append(statements, g.statements()...)
 		}
@@ -102,6 +104,7 @@ type out struct {
 	names   map[[16]byte]struct{} // of the first rows, once [out.has] has looked at them
 	foreign bool                  // a foreign table; always timed
 	seqs    bool                  // the caller wants their seq
+	counted bool                  // the table can skip rows: the statement fails if it has
 	leased  bool                  // the rows are inserted with leases, which are those of unit
 	unit    *tablequeue.Unit
 	args    []any
@@ -254,9 +257,12 @@ func (g *group) withOuts(args ...any) []any {
 }
 
 func (s *store) queueSend(b *pgx.Batch, o *out, arrays []any) {
-	key := shape{to: o.to.name, timed: o.timed, named: o.named, foreign: o.foreign, leased: o.leased, seqs: o.seqs}
+	key := shape{to: o.to.name, timed: o.timed, named: o.named, foreign: o.foreign, leased: o.leased, seqs: o.seqs, counted: o.counted}
 	text := s.statement(key, func() string {
 		text := insert(o, 1, false)
+		if o.counted {
+			return o.countedInsert(text, "cardinality($1)")
+		}
 		if o.seqs {
 			text += " RETURNING seq"
 		}
@@ -275,7 +281,7 @@ func (s *store) queueSend(b *pgx.Batch, o *out, arrays []any) {
 type shape struct {
 	from, to, inbox                     string
 	timed, named, foreign, leased, seqs bool
-	lone, single                        bool
+	counted, lone, single               bool
 }
 
 func (s *store) statement(key shape, compose func() string) string {
@@ -290,11 +296,11 @@ func (s *store) statement(key shape, compose func() string) string {
 func (s *store) composed(g *group, single bool) string {
 	var to strings.Builder
 	for _, o := range g.outs {
-		fmt.Fprintf(&to, "%s\x00%t%t%t%t%t\x00", o.to.name, o.timed, o.named, o.foreign, o.leased, single && o.lone())
+		fmt.Fprintf(&to, "%s\x00%t%t%t%t%t%t\x00", o.to.name, o.timed, o.named, o.foreign, o.leased, o.counted, single && o.lone())
 	}
 	key := shape{to: to.String(), single: single}
 	if g.queue != nil {
-		key.from = g.queue.name
+		key.from, key.counted = g.queue.name, g.queue.filtered.Load()
 	}
 	if g.inbox != nil {
 		key.inbox = g.inbox.name

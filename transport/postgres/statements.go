@@ -181,7 +181,12 @@ func completion(q *table, outs []*out) string {
 	WHERE ` + named + ` RETURNING r.n
 )`)
 	inserts(&b, outs, 3)
-	return b.String() + " SELECT n FROM gone"
+	b.WriteString(" SELECT n FROM gone" + unskipped(outs, 3))
+	if q.filtered.Load() {
+		b.WriteString(" UNION ALL SELECT " + skipsDelete + " FROM " + q.quoted +
+			" AS q, unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n) WHERE " + named + " AND r.n NOT IN (SELECT n FROM gone)")
+	}
+	return b.String()
 }
 
 // taking returns the statement that deletes a row of q, a foreign table, by its seq in $1 and id in $2, and inserts the
@@ -194,14 +199,18 @@ func taking(q *table, outs []*out) string {
 	RETURNING 1::bigint AS n
 )`)
 	inserts(&b, outs, 3)
-	return b.String() + " SELECT n FROM gone"
+	return b.String() + " SELECT n FROM gone" + unskipped(outs, 3)
 }
 
 // inserts adds the inserts of rows that are sent with those that the statement has deleted or recorded, which are in
 // gone. Their parameters begin with number param.
 func inserts(b *strings.Builder, outs []*out, param int) {
 	for i, o := range outs {
-		fmt.Fprintf(b, ", out%d AS (%s)", i, insert(o, param, true))
+		text := insert(o, param, true)
+		if o.counted {
+			text += " RETURNING 1"
+		}
+		fmt.Fprintf(b, ", out%d AS (%s)", i, text)
 		param += len(o.args)
 	}
 }
@@ -221,12 +230,30 @@ func removal(q, inbox *table, outs []*out) string {
 		b.WriteString(", new AS (" + recordKey(inbox, 3) + ")")
 		param = 5
 	}
+	var skips strings.Builder
 	for i, o := range outs {
-		fmt.Fprintf(&b, ", out%d AS (%s)", i, insertOne(o, param))
+		text := insertOne(o, param)
+		if o.counted {
+			text += " RETURNING 1"
+			fmt.Fprintf(&skips, " UNION ALL SELECT %s WHERE (SELECT count(*) FROM out%d) < %s", o.skips(i), i, o.wanted(param))
+		}
+		fmt.Fprintf(&b, ", out%d AS (%s)", i, text)
 		param += len(o.args)
 	}
-	b.WriteString(" SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int)")
+	kept := ""
+	if q.filtered.Load() {
+		kept = "(SELECT " + skipsDelete + " FROM " + q.quoted + " AS q WHERE seq = $1 AND lease_id = $2 AND " + byKey + "), "
+	}
+	b.WriteString(" SELECT coalesce((SELECT 1 FROM gone), " + kept + "1 / (random() * 0)::int)" + skips.String())
 	return b.String()
+}
+
+// wanted returns the expression for the number of rows that [insertOne] inserts from parameter number first on.
+func (o *out) wanted(first int) string {
+	if o.lone() {
+		return "1"
+	}
+	return fmt.Sprintf("cardinality($%d)", first)
 }
 
 // insertOne returns the statement that inserts the rows that one unit sends to one queue.

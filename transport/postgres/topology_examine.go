@@ -19,6 +19,7 @@ type examined struct {
 	Timers  bool // has what named rows need
 	Last    int64
 	Most    int64 // the last value of seq
+	Filters string
 }
 
 func (s *store) examination(t *table) string {
@@ -27,7 +28,8 @@ func (s *store) examination(t *table) string {
 	greatest(coalesce((SELECT max(seq) FROM ` + t.quoted + `), 0),
 		CASE WHEN has_sequence_privilege(` + sequence + `, 'USAGE, SELECT') THEN pg_sequence_last_value(` + sequence + `) END),
 	least((SELECT CASE WHEN atttypid = 'integer'::regtype THEN 2147483647 ELSE 9223372036854775807 END FROM pg_attribute
-		WHERE attrelid = ` + regclass(t.quoted) + ` AND attname = 'seq'), (SELECT seqmax FROM pg_sequence WHERE seqrelid = ` + sequence + `))`
+		WHERE attrelid = ` + regclass(t.quoted) + ` AND attname = 'seq'), (SELECT seqmax FROM pg_sequence WHERE seqrelid = ` + sequence + `)),
+	` + filters(regclass(t.quoted))
 }
 
 func (s *store) examine(ctx context.Context, t *table) (examined, error) {
@@ -72,10 +74,21 @@ func (s *store) Examine(ctx context.Context, q transport.Queue) ([]tablequeue.Re
 	if e.Adopted {
 		note("it was taken over from NServiceBus, which ignores leases and delays: its endpoint must not receive from it again")
 	}
-	if text := e.nearEnd(); text != "" {
+	for _, text := range e.warnings() {
 		note(text)
 	}
 	return all, nil
+}
+
+// warnings returns the failures that e foretells.
+func (e examined) warnings() (all []string) {
+	if text := e.nearEnd(); text != "" {
+		all = append(all, text)
+	}
+	if text := filterWarning(e.Filters); text != "" && e.Ours {
+		all = append(all, text)
+	}
+	return all
 }
 
 // nearEnd returns the warning that the numbers of rows will be used up, from the half of them on.
@@ -93,7 +106,7 @@ func (s *store) Warnings(ctx context.Context, queues []string) (all []string, er
 		if err != nil {
 			return all, err
 		}
-		if text := e.nearEnd(); text != "" {
+		for _, text := range e.warnings() {
 			all = append(all, fmt.Sprintf("queue %q: %s", q, text))
 		}
 	}

@@ -89,6 +89,9 @@ func (s *store) Exists(ctx context.Context, queue string) error {
 		t.foreign.Store(false) // it may have been taken over
 		err = s.usable(ctx, t.name)
 	}
+	if err == nil {
+		err = s.warnOfFilters(ctx, t)
+	}
 	return failure(err, "queue %q in schema %q", queue, s.Schema)
 }
 

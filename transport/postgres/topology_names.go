@@ -19,13 +19,17 @@ const maxName = 63
 
 // table is a queue's table with its statements.
 type table struct {
-	name       string      // the queue
-	plain      string      // without a schema
-	quoted     string      // with its schema, for use in statements
-	foreign    atomic.Bool // a foreign table
-	takesRows  atomic.Bool // a caller's transaction can insert rows, as far as is known
-	front      front
-	largeUntil atomic.Int64 // in nanoseconds since 1970: until then the table is taken to be large
+	name      string      // the queue
+	plain     string      // without a schema
+	quoted    string      // with its schema, for use in statements
+	foreign   atomic.Bool // a foreign table
+	takesRows atomic.Bool // a caller's transaction can insert rows, as far as is known
+	front     front
+
+	filtersLogged atomic.Bool
+	filtersAt     atomic.Int64 // when lookAtFilters looked, in nanoseconds since 1970
+	filtered      atomic.Bool  // by that look
+	largeUntil    atomic.Int64 // in nanoseconds since 1970: until then the table is taken to be large
 	claim, renew, abandon, orphans,
 	cancel, update, sweep, purge, lock, take, byIndex string
 	find, record, forget, forgetKeys string       // of an inbox

@@ -171,7 +171,9 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *table
 	if begin {
 		b.Queue("begin")
 	}
-	g := s.groups([]*tablequeue.Unit{u})[0]
+	groups := s.groups([]*tablequeue.Unit{u})
+	s.lookAtFilters(ctx, groups)
+	g := groups[0]
 	for _, o := range g.outs {
 		o.args = o.values()
 	}
@@ -217,8 +219,13 @@ func (s *store) queueRecord(b *pgx.Batch, g *group, u *tablequeue.Unit) {
 		b.Queue(g.inbox.record, uuid.Text(u.Key.ID), int32(u.Key.Sum))
 	}
 	for _, o := range g.outs {
-		key := shape{to: o.to.name, timed: o.timed, foreign: o.foreign, leased: o.leased, lone: o.lone(), single: true}
-		q := b.Queue(s.statement(key, func() string { return insertOne(o, 1) }), plain(o.args)...)
+		key := shape{to: o.to.name, timed: o.timed, foreign: o.foreign, leased: o.leased, counted: o.counted, lone: o.lone(), single: true}
+		q := b.Queue(s.statement(key, func() string {
+			if o.counted {
+				return o.countedInsert(insertOne(o, 1), o.wanted(1))
+			}
+			return insertOne(o, 1)
+		}), plain(o.args)...)
 		if o.leased {
 			q.Query(o.insertedLeased)
 		}

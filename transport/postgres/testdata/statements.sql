@@ -204,7 +204,7 @@ SELECT count(*) FILTER (WHERE status = 1), count(*) FILTER (WHERE status = 2),
 	coalesce((extract(epoch FROM now() - min(changed) FILTER (WHERE status = 1)) * 1000000)::bigint, 0) FROM "app"."holdfast_state" TABLESAMPLE SYSTEM ($2::float8) WHERE kind = $1::text;
 
 -- what is set before, behind a proxy
-SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);
+SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true), set_config('bytea_output', 'hex', true), set_config('datestyle', 'ISO', true);
 
 -- look for the end of callers' transactions
 SELECT x, coalesce(txid_status(x) = 'committed', true)
