@@ -117,15 +117,35 @@ func Find[E comparable](err error) (found E) {
 	return found
 }
 
-// Cut returns the beginning of s, of at most most bytes, up to a character boundary. Bytes that are not UTF-8, which
-// some brokers refuse, become question marks.
+// Cut returns the beginning of s, of at most most bytes, up to a character boundary. Bytes that are not UTF-8 become question
+// marks, and control characters other than tab, line feed and carriage return become escapes such as \x00: some brokers and
+// databases refuse both.
 func Cut(s string, most int) string {
-	if len(s) > most {
-		end := most
-		for end > most-utf8.UTFMax && !utf8.RuneStart(s[end]) {
-			end--
-		}
-		s = s[:end]
+	s = strings.ToValidUTF8(prefix(s, most), "?")
+	if strings.IndexFunc(s, isControl) < 0 {
+		return s
 	}
-	return strings.ToValidUTF8(s, "?")
+	var b strings.Builder
+	for _, r := range s {
+		if isControl(r) {
+			fmt.Fprintf(&b, `\x%02x`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return prefix(b.String(), most)
+}
+
+func isControl(r rune) bool { return r < ' ' && r != '\t' && r != '\n' && r != '\r' }
+
+// prefix returns the beginning of s, of at most most bytes, up to a character boundary.
+func prefix(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	end := most
+	for end > most-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end]
 }

@@ -96,11 +96,18 @@ func FuzzFaultStack(f *testing.F) {
 	})
 }
 
+// hasControl reports whether s has a control character that ServiceControl refuses on PostgreSQL, or a similar one.
+func hasControl(s string) bool {
+	return strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && !strings.ContainsRune("\t\n\r", r) })
+}
+
 func FuzzFaultText(f *testing.F) {
 	f.Add("card refused", 0)
 	f.Add("日本語", maxText-2)
 	f.Add("😀😀", maxText-3)
 	f.Add("\xff\xfe\x80", maxText-1)
+	f.Add("a\x00b\x1b", 0)
+	f.Add("\x00\x00", maxText-5)
 	f.Fuzz(func(t *testing.T, said string, before int) {
 		said = strings.Repeat("x", max(0, before%(2*maxText))) + said
 		h := Headers(recoverability.Failure{Err: errors.New(said)}, Host{}, Frame{})
@@ -110,6 +117,14 @@ func FuzzFaultText(f *testing.F) {
 		}
 		if stack != "*errors.errorString: "+got {
 			t.Fatalf("a stack of %d bytes, which is not the type and the text", len(stack))
+		}
+		for name, value := range h.All() {
+			if hasControl(value) {
+				t.Fatalf("%s has a control character: %.100q", name, value)
+			}
+		}
+		if hasControl(said) {
+			return
 		}
 		if utf8.ValidString(said) && !strings.HasPrefix(said, got) {
 			t.Fatal("the text is not the beginning of what the error said")
