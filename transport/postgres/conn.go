@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -47,6 +48,8 @@ type store struct {
 	statements dialect.Memo[string] // text of composed statements by their shape
 	commits    commits              // of callers' transactions
 	detector   dialect.Detector     // of foreign tables
+
+	routingAsked atomic.Bool
 
 	mu   sync.Mutex // guards open
 	open map[*handlerTx]struct{}

@@ -20,6 +20,7 @@ type examined struct {
 	Last    int64
 	Most    int64 // the last value of seq
 	Filters string
+	Theirs  bool // NServiceBus's table of subscriptions is in the schema, and not used
 }
 
 func (s *store) examination(t *table) string {
@@ -29,7 +30,7 @@ func (s *store) examination(t *table) string {
 		CASE WHEN has_sequence_privilege(` + sequence + `, 'USAGE, SELECT') THEN pg_sequence_last_value(` + sequence + `) END),
 	least((SELECT CASE WHEN atttypid = 'integer'::regtype THEN 2147483647 ELSE 9223372036854775807 END FROM pg_attribute
 		WHERE attrelid = ` + regclass(t.quoted) + ` AND attname = 'seq'), (SELECT seqmax FROM pg_sequence WHERE seqrelid = ` + sequence + `)),
-	` + filters(regclass(t.quoted))
+	` + filters(regclass(t.quoted)) + `, ` + s.unsharedRouting()
 }
 
 func (s *store) examine(ctx context.Context, t *table) (examined, error) {
@@ -76,6 +77,9 @@ func (s *store) Examine(ctx context.Context, q transport.Queue) ([]tablequeue.Re
 	}
 	for _, text := range e.warnings() {
 		note(text)
+	}
+	if e.Theirs && e.Ours && !q.Shared {
+		note(routingAdvice)
 	}
 	return all, nil
 }

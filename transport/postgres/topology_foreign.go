@@ -90,7 +90,7 @@ func (s *store) Exists(ctx context.Context, queue string) error {
 		err = s.usable(ctx, t.name)
 	}
 	if err == nil {
-		err = s.warnOfFilters(ctx, t)
+		err = errors.Join(s.warnOfFilters(ctx, t), s.warnOfRouting(ctx))
 	}
 	return failure(err, "queue %q in schema %q", queue, s.Schema)
 }

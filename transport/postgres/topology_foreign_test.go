@@ -1,7 +1,11 @@
 package postgres
 
 import (
+	"bytes"
+	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -220,6 +224,42 @@ func TestAnAddressWithASchemaIsThatTable(t *testing.T) {
 		if _, err := c.Dispatch(t.Context(), []transport.Operation{to(bad, msg("3"))}); err == nil {
 			t.Errorf("%q was sent to", bad)
 		}
+	}
+}
+
+// A table of subscriptions of NServiceBus that is not used is named at the start and by Verify.
+func TestUnusedSubscriptionRoutingIsNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "in")
+	plan := transport.Plan{Queues: []transport.Queue{{Name: "in"}}}
+	for _, test := range []struct {
+		name  string
+		table bool
+		p     Transport
+		names bool
+	}{
+		{"no table", false, Transport{}, false},
+		{"not set", true, Transport{}, true},
+		{"set", true, Transport{SubscriptionRouting: "SubscriptionRouting"}, false},
+	} {
+		if test.table {
+			install(t, w.openAs(Transport{SubscriptionRouting: "SubscriptionRouting"}))
+		}
+		var log bytes.Buffer
+		test.p.URL, test.p.Schema = w.url, w.schema
+		c, err := test.p.Open(t.Context(), transport.Env{Endpoint: w.schema, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		ok(t, err)
+		receiver(t, c, "in")
+		receiver(t, c, "in")
+		found, err := c.(transport.Verifier).Verify(t.Context(), plan)
+		ok(t, err)
+		if n := strings.Count(log.String(), "SubscriptionRouting of the Transport"); n > 1 || (n == 1) != test.names {
+			t.Errorf("%s: named %d times at the start:\n%s", test.name, n, &log)
+		}
+		if got := strings.Contains(fmt.Sprint(found), "SubscriptionRouting"); got != test.names {
+			t.Errorf("%s: Verify finds %v", test.name, found)
+		}
+		ok(t, c.Close())
 	}
 }
 

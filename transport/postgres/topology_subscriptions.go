@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 
 	"github.com/jackc/pgx/v5"
 
@@ -86,4 +87,33 @@ func noSubscriptions(err error, doing string, args ...any) error {
 		err = fmt.Errorf("%w: %w", tablequeue.ErrNotInstalled, err)
 	}
 	return failure(err, doing, args...)
+}
+
+// theirRouting is NServiceBus's default name of its table of subscriptions.
+const theirRouting = "SubscriptionRouting"
+
+// unsharedRouting returns the expression that is true if the schema has a table of subscriptions of NServiceBus, which the
+// driver does not use.
+func (s *store) unsharedRouting() string {
+	return fmt.Sprintf("%t AND %s IS NOT NULL", s.Routing == "", regclass(quote(s.Schema, theirRouting)))
+}
+
+const routingAdvice = "the schema has a table SubscriptionRouting, as NServiceBus creates it, and SubscriptionRouting of the Transport is not set: " +
+	"no event crosses between these endpoints and those of NServiceBus. Set it to \"SubscriptionRouting\" in every endpoint"
+
+// warnOfRouting logs once that a table of subscriptions of NServiceBus is not used.
+func (s *store) warnOfRouting(ctx context.Context) error {
+	if s.Routing != "" || !s.routingAsked.CompareAndSwap(false, true) {
+		return nil
+	}
+	var unshared bool
+	err := s.writes.QueryRow(ctx, "SELECT "+s.unsharedRouting(), pgx.QueryExecModeExec).Scan(&unshared)
+	if err != nil {
+		s.routingAsked.Store(false)
+		return err
+	}
+	if unshared {
+		s.log.WarnContext(ctx, "events of NServiceBus are not subscribed to", slog.String("reason", routingAdvice))
+	}
+	return nil
 }
