@@ -36,8 +36,8 @@ func TestADiscardedRetryIsAcknowledged(t *testing.T) {
 				r.MustSend(harness.PlaceOrder{})
 				synctest.Wait()
 				acks := broker.Messages("acks")
-				if len(acks) != 1 || acks[0].Headers.Get(header.RetryUniqueID) != "u-1" {
-					t.Errorf("%d acknowledgements, want 1", len(acks))
+				if len(acks) != 1 || acks[0].Headers.Get(header.RetryUniqueID) != "u-1" || acks[0].Headers.Get(header.HoldfastReturnOutcome) != "discarded" {
+					t.Errorf("acknowledgements %v, want one that says that the message was discarded", acks)
 				}
 				if n := len(broker.Messages("audit")) + len(broker.Messages("error")); n != 0 {
 					t.Errorf("%d messages are in the audit and error queues", n)
@@ -45,6 +45,27 @@ func TestADiscardedRetryIsAcknowledged(t *testing.T) {
 			})
 		})
 	}
+}
+
+// ServiceControl waits for the acknowledgement of each message that it returns, also of one that was handled before.
+func TestARecognizedReturnIsAcknowledged(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.CreateQueues("acks")
+		var calls harness.Tally
+		cfg := harness.Sales(broker, beginning(&calls))
+		cfg.Transactions, cfg.Remember, cfg.AuditQueue = endpoint.SendsAtomicWithReceive, 24*time.Hour, "audit"
+		r := harness.Start(t, cfg)
+		for range 3 {
+			r.MustSend(harness.PlaceOrder{}, append(returned(), endpoint.MessageID("m-1"))...)
+			synctest.Wait()
+		}
+		if calls, acks, audited := calls.List(), broker.Messages("acks"), broker.Messages("audit"); len(calls) != 1 || len(acks) != 3 || len(audited) != 1 {
+			t.Errorf("handled %d times, %d acknowledgements, %d audit copies, want 1, 3, 1", len(calls), len(acks), len(audited))
+		}
+		if left := broker.Messages("sales"); len(left) > 0 {
+			t.Errorf("%d messages are left", len(left))
+		}
+	})
 }
 
 // The broker is not asked for the queue of the acknowledgements with every message, also where it has none.

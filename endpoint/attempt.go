@@ -201,10 +201,10 @@ func (a *attempt) finish(ctx context.Context, ops []transport.Operation) error {
 	}
 	recorder, ok := a.delivery.(transport.HandledRecorder)
 	if !ok || a.session.key == nil {
-		return a.completeProcessed(ctx, tx, ops, a)
+		return a.completeProcessed(ctx, tx, ops, a, "")
 	}
 	recorder.RecordHandled(a.live.inbox.name, a.session.key)
-	err = a.completeProcessed(ctx, tx, ops, a)
+	err = a.completeProcessed(ctx, tx, ops, a, "")
 	if err != nil {
 		recorder.RecordHandled("", nil) // the message may be completed with a copy for later
 		return a.session.storeFailed(&commitError{err})

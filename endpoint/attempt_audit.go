@@ -14,15 +14,15 @@ import (
 )
 
 // completeProcessed sends ops and what the endpoint itself sends with a processed message: the notice to ServiceControl
-// that the retry of a failed message succeeded, and the audit copy of audited, if that is not nil. It completes the
-// message, in tx where there is one.
+// that the retry of a failed message has ended, with that outcome, and the audit copy of audited, if that is not nil. It
+// completes the message, in tx where there is one.
 func (in *incoming) completeProcessed(
-	ctx context.Context, tx transport.Tx, ops []transport.Operation, audited *attempt,
+	ctx context.Context, tx transport.Tx, ops []transport.Operation, audited *attempt, outcome string,
 ) error {
 	if audited != nil && in.e.cfg.AuditQueue == "" {
 		audited = nil
 	}
-	notice := in.notice(ctx)
+	notice := in.notice(ctx, outcome)
 	switch {
 	case notice == nil && audited == nil:
 		return in.settlement.complete(ctx, tx, ops)

@@ -15,8 +15,9 @@ import (
 )
 
 // notice returns the notice to ServiceControl that a message which it returned has been processed; nil where it expects
-// none.
-func (in *incoming) notice(ctx context.Context) *transport.Operation {
+// none. ServiceControl waits for a notice, which it takes for a success: one with an outcome says that the message was not
+// handled.
+func (in *incoming) notice(ctx context.Context, outcome string) *transport.Operation {
 	queue := in.noticeQueue(ctx)
 	if queue == "" {
 		return nil
@@ -27,6 +28,9 @@ func (in *incoming) notice(ctx context.Context) *transport.Operation {
 	m.Headers.Set(header.ControlMessage, "True")
 	m.Headers.Set(header.RetrySuccessful, header.FormatTime(now))
 	m.Headers.Set(header.RetryUniqueID, in.original.Headers.Get(header.RetryUniqueID))
+	if outcome != "" {
+		m.Headers.Set(header.HoldfastReturnOutcome, outcome)
+	}
 	return &transport.Operation{Message: m, Queue: queue}
 }
 

@@ -151,13 +151,15 @@ func hashedID(queue, id string) (key [16]byte) {
 	return key
 }
 
-// completeAgain completes a message that was handled before.
+// completeAgain completes a message that was handled before. ServiceControl, if it has returned the message, waits for a notice.
 func (a *attempt) completeAgain(ctx context.Context) {
 	a.leaveLimit()
 	a.slot.Free()
 	a.log().InfoContext(ctx, "a message was handled before: it is completed, and not handled again",
 		slog.String("message", a.logID()), slog.Int("attempt", a.receive.Attempt.N))
-	a.settlement.try(ctx, a.delivery.Complete, "a message that was handled before could not be completed: the broker delivers it again")
+	if err := a.completeProcessed(ctx, nil, nil, nil, ""); err != nil {
+		a.settlement.abandon(ctx, "a message that was handled before could not be completed: the broker delivers it again", err)
+	}
 }
 
 // newInbox returns the inbox of an endpoint that keeps one; nil of any other.

@@ -25,7 +25,7 @@ func (a *attempt) store(ctx context.Context, tx transport.Tx, ops []transport.Op
 	if a.e.cfg.AuditQueue == "" {
 		audited = nil
 	}
-	own := together(a.live.outbox.cancels(a.session.cancelled()), a.notice(ctx), audited)
+	own := together(a.live.outbox.cancels(a.session.cancelled()), a.notice(ctx, ""), audited)
 	if err := a.live.outbox.commit(a.settlement.context(), &a.session, tx, ops, own); err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 		err = x.deadLetter(ctx, a)
 	case recoverability.Discard:
 		if err = x.commitApart(); err == nil {
-			err = r.completeProcessed(ctx, r.session.tx, x.sent, nil)
+			err = r.completeProcessed(ctx, r.session.tx, x.sent, nil, "discarded")
 		}
 	}
 	if err != nil {

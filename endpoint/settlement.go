@@ -155,12 +155,17 @@ func (s *settlement) postpone(ctx context.Context, busyQueue string) {
 
 // try settles the message, and leaves it to the broker when that fails.
 func (s *settlement) try(ctx context.Context, verb func(context.Context) error, warning string) bool {
-	if err := s.settle(ctx, verb); err != nil {
-		s.state = stateAbandoned
-		s.in.logError(ctx, slog.LevelWarn, warning, err)
-		return false
+	err := s.settle(ctx, verb)
+	if err != nil {
+		s.abandon(ctx, warning, err)
 	}
-	return true
+	return err == nil
+}
+
+// abandon leaves the message to the broker, because of err.
+func (s *settlement) abandon(ctx context.Context, warning string, err error) {
+	s.state = stateAbandoned
+	s.in.logError(ctx, slog.LevelWarn, warning, err)
 }
 
 // settle calls a settling verb, again if the broker could not be reached. A refused operation and a lost lease are

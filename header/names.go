@@ -84,6 +84,7 @@ const (
 	HoldfastFaultPolicy    = "Holdfast.Fault.Policy"    // the policy whose retries are used up
 	HoldfastFaultInline    = "Holdfast.Fault.Inline"    // inline retries in the last delivery
 	HoldfastReturns        = "Holdfast.Returns"         // returns from an error queue, a decimal number
+	HoldfastReturnOutcome  = "Holdfast.Return.Outcome"  // on the acknowledgement of a return that was not handled: "discarded"
 )
 
 // Names of the headers of messages of NServiceBus that have a property whose value is not in the body as it is
