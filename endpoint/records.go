@@ -105,8 +105,14 @@ func (l *live) verifyRecords(ctx context.Context) error {
 }
 
 // Database returns the database of the handlers' records, for packages of this module such as schedule. It fails while the
-// endpoint is not running.
+// endpoint is not running; the result has the name and the log of the endpoint nevertheless.
 func (e *Endpoint) Database() (stateful.Database, error) {
+	db, err := e.database()
+	db.Endpoint, db.Log = e.cfg.Name, e.cfg.Logger
+	return db, err
+}
+
+func (e *Endpoint) database() (stateful.Database, error) {
 	live := e.live.Load()
 	if live == nil {
 		return stateful.Database{}, ErrNotRunning

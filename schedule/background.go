@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/internal/strictjson"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -19,25 +20,38 @@ const (
 	lateAfter = time.Minute
 	// pageOfPlans is the number of plans that one statement reads.
 	pageOfPlans = 5000
+	// endWithin bounds the removal of the record of a process that ends.
+	endWithin = 5 * time.Second
 )
 
 // background compares the schedules of the process with their plans, at the start and every 5 minutes.
 func (s *Scheduler) background(ctx context.Context, ep *endpoint.Endpoint) {
-	if s.live.Swap(ep) == nil {
+	db, err := ep.Database()
+	if err != nil { // Run would have failed
+		db.Log.ErrorContext(ctx, "schedules do not run", slog.Any("error", err))
+		return
+	}
+	if s.live.Swap(&host{ep, db.Endpoint, db.Log}) == nil {
 		close(s.ready)
 	}
 	if len(s.schedules) == 0 {
 		return
 	}
+	var specs []string
+	for _, name := range s.order {
+		specs = append(specs, hashOf(name, s.schedules[name].spec().text()))
+	}
+	self := newProcess(specs)
+	defer s.leave(ctx, db, self)
 	pause := backoff.Backoff{Min: time.Second, Max: comparePause}
 	for {
 		wait := comparePause
-		if err := s.compare(ctx, ep); err != nil {
+		if err := s.compare(ctx, ep, db, self); err != nil {
 			if ctx.Err() != nil {
 				return
 			}
 			wait = pause.Next()
-			s.log.WarnContext(ctx, "schedules could not be compared with their plans in the database: schedules that are new or "+
+			db.Log.WarnContext(ctx, "schedules could not be compared with their plans in the database: schedules that are new or "+
 				"were changed do not run yet", slog.Duration("again", wait), slog.Any("error", err))
 		} else {
 			pause.Reset()
@@ -48,37 +62,65 @@ func (s *Scheduler) background(ctx context.Context, ep *endpoint.Endpoint) {
 	}
 }
 
-// compare sends a message for each schedule whose plan is missing, differs or is late.
-func (s *Scheduler) compare(ctx context.Context, ep *endpoint.Endpoint) error {
-	db, err := ep.Database()
-	if err != nil {
-		return err
+// leave removes the record of this process, whose specs no longer count.
+func (s *Scheduler) leave(ctx context.Context, db stateful.Database, self *process) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
+	defer cancel()
+	if err := self.end(ctx, db); err != nil {
+		db.Log.InfoContext(ctx, "the record of a process with schedules could not be removed: other processes decide on the schedules "+
+			"15 minutes after its last comparison", slog.String("process", self.ID), slog.Any("error", err))
 	}
-	plans, err := plansIn(ctx, db, s.endpoint)
+}
+
+// compare sends a message for each schedule whose plan is missing, differs or is late.
+func (s *Scheduler) compare(ctx context.Context, ep *endpoint.Endpoint, db stateful.Database, self *process) error {
+	if err := self.renew(ctx, db); err != nil {
+		return fmt.Errorf("store a sign of the process: %w", err)
+	}
+	plans, err := plansIn(ctx, db, db.Endpoint)
 	if err != nil {
 		return fmt.Errorf("read the plans: %w", err)
 	}
+	living, err := livingIn(ctx, db)
+	if err != nil {
+		return fmt.Errorf("read the processes: %w", err)
+	}
 	for _, name := range s.order {
 		spec := s.schedules[name].spec().text()
-		if p, known := plans[name]; known && !s.differs(p, spec, db.Now()) {
+		if p, known := plans[name]; known && !self.decides(name, &p, spec, living) && (p.Spec != spec || !p.late(db.Now())) {
 			continue
 		}
-		if err := ep.SendLocal(ctx, ensureSchedule{name, spec, s.began.UTC()}); err != nil {
+		if err := ep.SendLocal(ctx, ensureSchedule{name, spec, self.Began, self.ID}); err != nil {
 			return fmt.Errorf("schedule %q: %w", name, err)
 		}
 	}
 	return nil
 }
 
-// differs reports whether a plan needs the message ensureSchedule.
-func (s *Scheduler) differs(p plan, spec string, now time.Time) bool {
-	switch {
-	case p.Spec != spec:
-		return !s.began.Before(p.Since)
-	case p.Next.IsZero():
-		return true // an occurrence of After runs, or its end is lost
+// decides reports whether a plan is to have the spec and the name of this process. Of the living processes that have the spec
+// of the plan the last one counts: the plan may name another, also a silent one.
+func (p *process) decides(schedule string, of *plan, spec string, living []process) bool {
+	named := false
+	for i := range living {
+		other := &living[i]
+		if other.ID == p.ID || !other.has(schedule, of.Spec) {
+			continue
+		}
+		named = named || other.ID == of.Process
+		if other.compare(p) > 0 {
+			return false
+		}
 	}
-	return now.Sub(p.Next) > lateAfter
+	if of.Spec == spec {
+		return of.Process != p.ID && !named
+	}
+	return true
+}
+
+// late reports whether the next occurrence of a plan may be lost.
+func (p *plan) late(now time.Time) bool {
+	return p.Next.IsZero() || // an occurrence of After runs, or its end is lost
+		now.Sub(p.Next) > lateAfter
 }
 
 // plansIn returns the plans that have not ended, by schedule.

@@ -76,7 +76,7 @@ func (s *Scheduler) Enqueue(ctx context.Context, session *endpoint.Session, m an
 	if err != nil {
 		return "", fmt.Errorf("enqueue a job of %T: %w", m, err)
 	}
-	e, err := s.newJob(ep, m, opts)
+	e, err := s.newJob(ep.Endpoint, m, opts)
 	if err != nil {
 		return "", err
 	}
@@ -109,7 +109,7 @@ func (s *Scheduler) EnqueueFrom(ctx context.Context, ep *endpoint.Endpoint, m an
 	db, err := ep.Database()
 	if err == nil {
 		err = db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {
-			jobs := jobStore{store, s.endpoint, s.keep}
+			jobs := jobStore{store, db.Endpoint, s.keep}
 			_, known, err := jobs.load(ctx, e.job.ID)
 			if err != nil || known { // it runs already
 				return nil, err
@@ -118,7 +118,7 @@ func (s *Scheduler) EnqueueFrom(ctx context.Context, ep *endpoint.Endpoint, m an
 		})
 	}
 	if err != nil { // the job was sent, and has a state once it runs
-		s.log.WarnContext(ctx, "the state of a job could not be stored before its first attempt", "job", e.job.ID, "error", err)
+		db.Log.WarnContext(ctx, "the state of a job could not be stored before its first attempt", "job", e.job.ID, "error", err)
 	}
 	return e.job.ID, nil
 }

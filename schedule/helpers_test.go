@@ -62,6 +62,12 @@ func inEachMode(t *testing.T, f func(t *testing.T, s *shop)) {
 // start runs the endpoint with schedules of buildReport.
 func (s *shop) start(schedules ...schedule.Schedule) {
 	s.t.Helper()
+	s.prepare(schedules...)()
+}
+
+// prepare returns a function that runs the endpoint.
+func (s *shop) prepare(schedules ...schedule.Schedule) (run func()) {
+	s.t.Helper()
 	scheduler, err := schedule.New(schedule.Config{Schedules: schedules, Keep: s.keep})
 	if err != nil {
 		s.t.Fatal(err)
@@ -84,9 +90,11 @@ func (s *shop) start(schedules ...schedule.Schedule) {
 		cfg.Transactions = endpoint.SendsAtomicWithReceive
 	}
 	scheduler.Apply(&cfg)
-	r := harness.Start(s.t, cfg)
-	s.endpoint, s.stop = r.Endpoint, r.End
-	s.after(0)
+	return func() {
+		r := harness.Start(s.t, cfg)
+		s.endpoint, s.stop = r.Endpoint, r.End
+		s.after(0)
+	}
 }
 
 // after lets time pass.

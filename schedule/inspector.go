@@ -48,7 +48,7 @@ func (s *Scheduler) Inspector(ep *endpoint.Endpoint) (*Inspector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schedule: %w", err)
 	}
-	return &Inspector{s.endpoint, db, s.keep}, nil
+	return &Inspector{db.Endpoint, db, s.keep}, nil
 }
 
 // Snapshot is the state of the schedules and of the jobs that have not ended.

@@ -19,6 +19,8 @@ const (
 	kindActive = "holdfast.jobs"
 	kindEnded  = "holdfast.jobs.ended"
 	kindPlans  = "holdfast.schedules" // the saga of the schedules
+
+	kindProcesses = "holdfast.schedules.processes" // processes with schedules: see process
 )
 
 func nameOf(endpoint, kind, key string) transport.RecordName {

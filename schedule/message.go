@@ -12,7 +12,8 @@ import (
 type ensureSchedule struct {
 	Schedule string
 	Spec     string
-	Since    time.Time // when the process with that spec began
+	Since    time.Time // when the process with that spec began, by the clock of the database
+	Process  string    // the id of that process; "" from a process of an older version, whose Since is by its own clock
 }
 
 // scheduleDue is the time-out of a schedule: its next occurrence is due.

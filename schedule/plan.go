@@ -19,7 +19,10 @@ import (
 // plan is the state of a schedule in the database: an instance of a saga.
 type plan struct {
 	Spec  string    // see spec
-	Since time.Time // when the process began that set Spec
+	Since time.Time // when the process began that set Spec, by the clock of the database
+	// Process is the id of the process whose spec the plan has. A process of an older version leaves Process as it is.
+	Process string `json:",omitempty"`
+
 	First time.Time // where the grid of Every begins
 	Due   time.Time // of the last occurrence that was started, skipped or missed
 	Next  time.Time // of the next occurrence; zero while an occurrence of After runs
@@ -83,15 +86,30 @@ func (s *Scheduler) step(ctx context.Context, c *planContext) (step, error) {
 	return step{c, s, parsed, s.now()}, err
 }
 
-// ensure begins a plan, or gives it a new spec. A process that began before the one that set the present spec changes
+// ensure begins a plan, or gives it a new spec. A process that began before the living one whose spec the plan has changes
 // nothing: otherwise two versions of a program would change it in turn.
 func (s *Scheduler) ensure(ctx context.Context, c *planContext, m ensureSchedule) error {
-	begins := c.State.Spec == ""
-	if !begins && m.Since.Before(c.State.Since) {
-		return nil
+	if _, err := s.running(ctx); err != nil {
+		return err
 	}
-	changed := m.Spec != c.State.Spec
-	c.State.Spec, c.State.Since, c.State.Unknown = m.Spec, m.Since, time.Time{}
+	store, err := s.storeOf(ctx, c.Session)
+	if err != nil {
+		return err
+	}
+	holder, err := livingHolder(ctx, store, c.Key(), &c.State, s.now())
+	if err != nil {
+		return err
+	}
+	begins, changed := c.State.Spec == "", m.Spec != c.State.Spec
+	switch sender := (&process{ID: m.Process, Began: m.Since}); {
+	case holder == nil:
+		c.State.Process, c.State.Since = m.Process, m.Since
+	case changed && (m.Process == "" || sender.compare(holder) < 0): // an older version gives no sign and does not count
+		return nil
+	case changed:
+		c.State.Process, c.State.Since = m.Process, m.Since
+	}
+	c.State.Spec, c.State.Unknown = m.Spec, time.Time{}
 	p, err := s.step(ctx, c)
 	if err != nil {
 		return err
@@ -214,7 +232,7 @@ func (p step) occur(ctx context.Context, due time.Time) (started bool, err error
 		p.State.Paused++
 		return false, nil
 	}
-	id := occurrenceID(p.s.endpoint, p.Key(), due.UTC().Format(time.RFC3339Nano))
+	id := occurrenceID(p.s.name(), p.Key(), due.UTC().Format(time.RFC3339Nano))
 	if p.spec.Overlap == SkipOverlap {
 		active, err := p.currentActive(ctx)
 		if err != nil {
@@ -301,7 +319,7 @@ func (s *Scheduler) run(ctx context.Context, c *planContext, _ runSchedule) erro
 		return fmt.Errorf("schedule %q is not one of this process: another instance may know it", c.Key())
 	}
 	current := c.State.Current
-	err = p.start(ctx, occurrenceID(s.endpoint, c.Key(), c.MessageID()), p.now)
+	err = p.start(ctx, occurrenceID(s.name(), c.Key(), c.MessageID()), p.now)
 	if current != "" || p.spec.After > 0 && !c.State.Next.IsZero() {
 		c.State.Current = current
 	}
@@ -323,11 +341,11 @@ func (p step) unknown(ctx context.Context) error {
 	since := p.now.Sub(p.State.Unknown)
 	log := slog.String("schedule", p.Key())
 	if since >= maxUnknown {
-		p.s.log.InfoContext(ctx, "a schedule is removed: no process has known it for a day", log)
+		p.s.log().InfoContext(ctx, "a schedule is removed: no process has known it for a day", log)
 		p.Complete()
 		return nil
 	}
-	p.s.log.WarnContext(ctx, "a schedule is due that this process does not know: if the schedule was removed, "+
+	p.s.log().WarnContext(ctx, "a schedule is due that this process does not know: if the schedule was removed, "+
 		"it is forgotten a day after the last process that knows it", log, slog.Duration("unknown", since))
 	pause := min(max(unknownPause, since/2), maxPause)
 	return p.SetTimeout(ctx, timeoutNext, scheduleDue{p.Key()}, endpoint.After(pause))

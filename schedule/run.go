@@ -81,7 +81,7 @@ func (s *Scheduler) runJobs(next pipeline.Func[*pipeline.Logical]) pipeline.Func
 func (s *Scheduler) begin(ctx context.Context, db stateful.Database, id string, l *pipeline.Logical) (job Job, run bool, err error) {
 	runID := uuid.New(time.Now())
 	err = db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {
-		jobs := jobStore{store, s.endpoint, s.keep}
+		jobs := jobStore{store, s.name(), s.keep}
 		known := false
 		if job, known, err = jobs.load(ctx, id); err != nil {
 			return nil, err
@@ -107,7 +107,7 @@ func (s *Scheduler) begin(ctx context.Context, db stateful.Database, id string, 
 		return nil, jobs.save(ctx, job)
 	})
 	if err == nil && !run {
-		s.log.InfoContext(ctx, "a job that has ended is not run", slog.String("job", id), slog.String("status", string(job.Status)))
+		s.log().InfoContext(ctx, "a job that has ended is not run", slog.String("job", id), slog.String("status", string(job.Status)))
 	}
 	return job, run, err
 }
@@ -150,7 +150,7 @@ func (s *Scheduler) watch(ctx context.Context, db stateful.Database, id string, 
 	begin := time.AfterFunc(watchPause, func() {
 		defer close(done)
 		for {
-			r, err := db.Record(ctx, saga.ID(s.endpoint, kindActive, id))
+			r, err := db.Record(ctx, saga.ID(s.name(), kindActive, id))
 			if job, bad := jobOf(r); err == nil && bad == nil && !job.CancelRequested.IsZero() {
 				cancel(ErrCancelled)
 				return
@@ -203,7 +203,7 @@ func (s *Scheduler) recoverJobs(next pipeline.Func[*pipeline.Recover]) pipeline.
 			return next(ctx, rec)
 		}
 		if err := s.failed(ctx, session, id, rec); err != nil {
-			s.log.ErrorContext(ctx, "the state of a job that failed could not be stored: its message is treated as any other",
+			s.log().ErrorContext(ctx, "the state of a job that failed could not be stored: its message is treated as any other",
 				slog.String("job", id), slog.Any("error", err))
 		}
 		return next(ctx, rec)
@@ -216,7 +216,7 @@ func (s *Scheduler) failed(ctx context.Context, session *endpoint.Session, id st
 	if err != nil {
 		return err
 	}
-	r, err := db.Record(ctx, saga.ID(s.endpoint, kindActive, id))
+	r, err := db.Record(ctx, saga.ID(s.name(), kindActive, id))
 	if errors.Is(err, transport.ErrNoRecord) {
 		return nil // it failed before it began
 	}
@@ -266,7 +266,7 @@ func (s *Scheduler) failed(ctx context.Context, session *endpoint.Session, id st
 func (s *Scheduler) again(ctx context.Context, db stateful.Database, job Job, after time.Duration) error {
 	job.Status, job.NextAttempt = WaitingRetry, db.Now().Add(after).UTC()
 	return db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {
-		jobs := jobStore{store, s.endpoint, s.keep}
+		jobs := jobStore{store, s.name(), s.keep}
 		now, known, err := jobs.load(ctx, job.ID)
 		if err != nil || !known || now.RunID != job.RunID || now.Status != Running { // it was changed meanwhile
 			return nil, err

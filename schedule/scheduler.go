@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
-	"github.com/holdfast-go/holdfast/internal/safelog"
 	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/saga"
 	"github.com/holdfast-go/holdfast/transport"
@@ -33,14 +32,18 @@ type Scheduler struct {
 	schedules map[string]*Schedule
 	order     []string // their names
 	keep      time.Duration
-	began     time.Time
+	returned  returnedRuns
+	live      atomic.Pointer[host]
+	ready     chan struct{} // closed when live is set
+	applied   bool
+}
 
-	endpoint string
-	log      *slog.Logger
-	returned returnedRuns
-	live     atomic.Pointer[endpoint.Endpoint]
-	ready    chan struct{} // closed when live is set
-	applied  bool
+// host is the running endpoint of a scheduler. Its name and its log are known when it runs: the configuration may change
+// between Apply and endpoint.New.
+type host struct {
+	*endpoint.Endpoint
+	name string
+	log  *slog.Logger
 }
 
 // New returns a scheduler. It fails with all mistakes in c, joined. Without schedules it keeps the states of jobs alone.
@@ -74,11 +77,7 @@ func (s *Scheduler) Apply(cfg *endpoint.Config) {
 	if s.applied {
 		handlers[0] = handlers[0].Stateful(stateful.Declaration{Err: errTwice}) // New of the endpoint reports it
 	}
-	s.applied, s.endpoint, s.began = true, cfg.Name, time.Now()
-	if s.log = cfg.Logger; s.log == nil {
-		s.log = slog.Default()
-	}
-	s.log = safelog.New(s.log)
+	s.applied = true
 	for _, name := range s.order {
 		handlers[0] = handlers[0].SendsLocal(s.schedules[name].Message)
 	}
@@ -90,7 +89,7 @@ func (s *Scheduler) Apply(cfg *endpoint.Config) {
 }
 
 // running returns the endpoint, once it is ready: its first messages may be earlier.
-func (s *Scheduler) running(ctx context.Context) (*endpoint.Endpoint, error) {
+func (s *Scheduler) running(ctx context.Context) (*host, error) {
 	select {
 	case <-s.ready:
 		return s.live.Load(), nil
@@ -98,6 +97,12 @@ func (s *Scheduler) running(ctx context.Context) (*endpoint.Endpoint, error) {
 		return nil, context.Cause(ctx)
 	}
 }
+
+// name returns the name of the endpoint, which runs.
+func (s *Scheduler) name() string { return s.live.Load().name }
+
+// log returns the log of the endpoint, which runs.
+func (s *Scheduler) log() *slog.Logger { return s.live.Load().log }
 
 // now returns the time by the clock of the database.
 func (s *Scheduler) now() time.Time {
@@ -119,7 +124,7 @@ func (s *Scheduler) storeOf(ctx context.Context, session *endpoint.Session) (job
 	if !ok {
 		return jobStore{}, errors.New("the transaction of the message stores no jobs")
 	}
-	return jobStore{store, s.endpoint, s.keep}, nil
+	return jobStore{store, s.name(), s.keep}, nil
 }
 
 // typeOf returns the name of the Go type of a message.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
@@ -14,6 +15,11 @@ import (
 // use.
 type Database struct {
 	transport.StateInspector
+	// Endpoint and Log are the name and the log of the endpoint whose database this is; "" and nil for a connection without an
+	// endpoint.
+	Endpoint string
+	Log      *slog.Logger
+
 	store transport.OutboxStore
 }
 
@@ -24,7 +30,7 @@ func DatabaseOn(conn transport.Conn) (Database, error) {
 	if !ok || !transactions {
 		return Database{}, fmt.Errorf("a %T stores no records: use a transport on a SQL database", conn)
 	}
-	return Database{inspector, store}, nil
+	return Database{StateInspector: inspector, store: store}, nil
 }
 
 // maxRepeats bounds the transactions that are repeated because they lost a conflict.
