@@ -41,8 +41,8 @@ type Job struct {
 	// Correlation is the text of the option [Correlation].
 	Correlation string `json:"correlation,omitempty"`
 	Status      Status `json:"status"`
-	// Attempt is the number of the last attempt, from 1. MaxAttempts is the number that the policy of the job allows; 0
-	// where the endpoint's own retries apply.
+	// Attempt is the number of the last attempt, from 1. MaxAttempts is the number that the policy of the job allows, or the
+	// endpoint's own retries: these are known after the first failure, and 0 before.
 	Attempt     int `json:"attempt,omitempty"`
 	MaxAttempts int `json:"max_attempts,omitempty"`
 	// Interrupted is the number of attempts that ended with their process.
@@ -58,6 +58,8 @@ type Job struct {
 	Ended   time.Time `json:"ended,omitzero"`
 	// CancelRequested is the time of a [Inspector.Cancel] while the job ran; zero if there was none.
 	CancelRequested time.Time `json:"cancel_requested,omitzero"`
+	// History has the last ten attempts, in their order. Attempts that a process of an older version has stored are missing.
+	History []Attempt `json:"history,omitempty"`
 }
 
 // maxError is the longest LastError in bytes.

@@ -102,7 +102,7 @@ func TestAWaitingJobIsCancelled(t *testing.T) {
 			t.Fatal(cancelled, err)
 		}
 		s.after(time.Minute)
-		if job := s.job(id); job.Status != schedule.Cancelled || len(s.runs) != 1 {
+		if job := s.job(id); job.Status != schedule.Cancelled || len(s.runs) != 1 || !job.NextAttempt.IsZero() {
 			t.Errorf("%d runs, %+v", len(s.runs), job)
 		}
 		if cancelled, err := s.inspector().Cancel(t.Context(), id); cancelled || err != nil {
@@ -153,7 +153,7 @@ func TestAJobForLaterIsCancelled(t *testing.T) {
 			t.Fatal(cancelled, err)
 		}
 		s.after(2 * time.Hour)
-		if job := s.job(id); job.Status != schedule.Cancelled {
+		if job := s.job(id); job.Status != schedule.Cancelled || !job.NextAttempt.IsZero() {
 			t.Errorf("%+v", job)
 		}
 		if job := s.job(late); job.Status != schedule.Succeeded || len(s.runs) != 1 {
@@ -333,7 +333,7 @@ func TestALimitLeavesTheRetriesOfAJob(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.after(time.Hour)
-		if job := s.job(id); job.Status != schedule.Failed || job.Attempt != 24 || job.MaxAttempts != 0 {
+		if job := s.job(id); job.Status != schedule.Failed || job.Attempt != 24 || job.MaxAttempts != 24 {
 			t.Errorf("%+v, want 24 attempts", job)
 		}
 	})

@@ -71,6 +71,7 @@ func (s jobStore) save(ctx context.Context, job Job) error {
 	now, before := kindActive, kindEnded
 	if job.Status.Ended() {
 		now, before = before, now
+		job.NextAttempt = time.Time{}
 	}
 	name := nameOf(s.endpoint, now, job.ID)
 	r, err := s.Load(ctx, saga.ID(s.endpoint, now, job.ID), &name)

@@ -93,7 +93,7 @@ func (s *Scheduler) begin(ctx context.Context, db stateful.Database, id string, 
 			run = false
 			return nil, nil
 		case job.Status == Running && s.returned.has(job.RunID): // its transaction lost a conflict: the same attempt once more
-			job.Attempt--
+			job.repeatAttempt()
 		case job.Status == Running:
 			job.Interrupted++
 		}
@@ -101,6 +101,7 @@ func (s *Scheduler) begin(ctx context.Context, db stateful.Database, id string, 
 		job.Attempt++
 		job.Status, job.RunID, job.Type = Running, runID, l.Type
 		job.Started, job.NextAttempt, job.Ended = db.Now().UTC(), time.Time{}, time.Time{}
+		job.startAttempt(runID, job.Started)
 		if !known {
 			return nil, jobs.create(ctx, job)
 		}
@@ -175,6 +176,7 @@ func (s *Scheduler) watch(ctx context.Context, db stateful.Database, id string, 
 // succeed stores that a job has succeeded, in the transaction of its handlers.
 func (s *Scheduler) succeed(ctx context.Context, session *endpoint.Session, job Job) error {
 	job.Status, job.LastError = Succeeded, ""
+	job.endAttempt(AttemptSucceeded, "", s.now())
 	return s.end(ctx, session, job)
 }
 
@@ -229,10 +231,13 @@ func (s *Scheduler) failed(ctx context.Context, session *endpoint.Session, id st
 	}
 	seen := job
 	job.LastError = errorText(rec.Failure.Err)
-	if use := rec.Failure.Config.RetryOf(rec.Failure.Type, rec.Failure.Headers); use.Mode != 0 {
-		job.MaxAttempts = use.Policy.Retries() + 1
-	}
+	job.MaxAttempts = attemptsOf(&rec.Failure)
 	cancelled := !job.CancelRequested.IsZero()
+	outcome := AttemptFailed
+	if cancelled {
+		outcome = AttemptCancelled
+	}
+	job.endAttempt(outcome, job.LastError, db.Now().UTC())
 	if _, ok := rec.Action.(recoverability.Retry); ok && !cancelled {
 		return s.again(ctx, db, job, 0)
 	}
@@ -259,6 +264,15 @@ func (s *Scheduler) failed(ctx context.Context, session *endpoint.Session, id st
 	}
 	job.Status = Failed
 	return s.end(ctx, session, job)
+}
+
+// attemptsOf returns the number of attempts that the retries for a failure allow.
+func attemptsOf(f *recoverability.Failure) int {
+	if use := f.Config.RetryOf(f.Type, f.Headers); use.Mode != 0 {
+		return use.Policy.Retries() + 1
+	}
+	allowed := f.Allowed()
+	return (allowed.Immediate + 1) * (allowed.Delayed + 1)
 }
 
 // again stores that a job waits for another attempt at the same message, in a transaction of its own: no other goes with

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/schedule"
 )
 
-const jobsShowHelp = `Show a job: its status, its attempts and their times, and the beginning of the last error. The id of a job is the id of
+const jobsShowHelp = `Show a job: its status, the beginning of the last error, and the last ten attempts with start, end, outcome, id and
+error. The id of a job is the id of
 its message, also in the log and in the error queue. Times are UTC. With --json, one object.`
 
 func (a *app) jobsShowCommand() *cobra.Command {
@@ -38,10 +40,28 @@ func (a *app) jobsShowCommand() *cobra.Command {
 				return err
 			}
 			a.section("last error", job.LastError)
+			a.section("attempts", history(job.History))
 			return nil
 		})
 	}
 	return cmd
+}
+
+// history returns a line for each attempt.
+func history(attempts []schedule.Attempt) string {
+	var b strings.Builder
+	for _, a := range attempts {
+		outcome := string(a.Outcome)
+		if outcome == "" {
+			outcome = string(schedule.Running)
+		}
+		fmt.Fprintf(&b, "%s  %s  %s  %s", when(a.Started), when(a.Ended), column(outcome), column(a.RunID))
+		if a.Error != "" {
+			fmt.Fprintf(&b, "  %s", column(a.Error))
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
 }
 
 // printJob prints what is known of a job, except its error.

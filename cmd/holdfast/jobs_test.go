@@ -208,7 +208,7 @@ func testJobs(t *testing.T, s *jobShop) {
 	contains(t, must(t, "", ofJobs("list", "--first", "1")...), "there may be more: list them with --after "+listed[0])
 
 	contains(t, must(t, "", ofJobs("show", refused)...), refused, "WaitingRetry", "order refused", "Shop.SendInvoice", "1 of 4", "next attempt",
-		"the mail server\n  refuses the mail")
+		"the mail server\n  refuses the mail", "attempts:\n", "  Failed  ")
 
 	contains(t, must(t, "", ofJobs("cancel", later, refused)...), later+" cancelled", refused+" cancelled")
 	contains(t, must(t, "", ofJobs("cancel", slow)...), slow+" is to be cancelled")
