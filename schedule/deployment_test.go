@@ -2,7 +2,6 @@ package schedule_test
 
 import (
 	"context"
-	"encoding/json"
 	"testing"
 	"time"
 
@@ -85,18 +84,7 @@ func (s *shop) change(id transport.RecordID, create *transport.RecordName, f fun
 func (s *shop) changePlan(members map[string]any) {
 	s.t.Helper()
 	s.change(saga.ID("billing", "holdfast.schedules", "reports"), nil, func(r *transport.Record) {
-		all := map[string]any{}
-		if err := json.Unmarshal(r.State, &all); err != nil {
-			s.t.Fatal(err)
-		}
-		for name, value := range members {
-			if value == nil {
-				delete(all, name)
-				continue
-			}
-			all[name] = value
-		}
-		r.State, _ = json.Marshal(all)
+		r.State = s.changed(r.State, members)
 	})
 }
 

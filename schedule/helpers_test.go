@@ -133,6 +133,13 @@ func (s *shop) charge(ctx context.Context, session *endpoint.Session, m chargeOr
 	return err
 }
 
+// run returns the run with an index.
+func (s *shop) run(i int) schedule.Run {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.runs[i]
+}
+
 func (s *shop) times() []time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

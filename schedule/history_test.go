@@ -54,7 +54,7 @@ func TestAHistoryHasTheLastTenAttempts(t *testing.T) {
 		}
 		s.start(schedule.Schedule{Name: "reports", After: time.Minute, Message: buildReport{}})
 		s.after(time.Minute)
-		id := s.runs[0].JobID
+		id := s.run(0).JobID
 		s.after(time.Hour)
 		job := s.job(id)
 		if job.Attempt != 24 || job.MaxAttempts != 24 || len(job.History) != 10 {

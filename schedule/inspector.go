@@ -162,8 +162,9 @@ func (i *Inspector) Job(ctx context.Context, id string) (job Job, known bool, er
 }
 
 // Cancel cancels a job. One that is queued or waits for a retry is Cancelled at once. The context of a handler that runs
-// ends within 5 seconds: if the handler then returns an error, the job is Cancelled, otherwise it has succeeded. Cancel
-// reports false for a job that is unknown or has ended.
+// ends within 5 seconds: if the handler then returns an error, the job is Cancelled, otherwise it has succeeded. A Running job
+// whose process has given no sign for 10 minutes is Cancelled at once: its process or its message is gone. Cancel reports
+// false for a job that is unknown or has ended.
 func (i *Inspector) Cancel(ctx context.Context, id string) (cancelled bool, err error) {
 	err = i.db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {
 		jobs := jobStore{store, i.endpoint, i.keep}
@@ -175,7 +176,7 @@ func (i *Inspector) Cancel(ctx context.Context, id string) (cancelled bool, err 
 		now := i.db.Now().UTC()
 		job.CancelRequested = now
 		var ops []transport.Operation
-		if job.Status != Running {
+		if job.Status != Running || job.silent(now) {
 			if job.Status == Queued && !job.NextAttempt.IsZero() {
 				ops = append(ops, transport.Operation{Queue: i.outbox(), Name: timer.Name{Name: timerOf(id)}.Text()})
 			}
@@ -187,6 +188,7 @@ func (i *Inspector) Cancel(ctx context.Context, id string) (cancelled bool, err 
 				}
 				ops = append(ops, op)
 			}
+			job.endAttempt(AttemptInterrupted, "", time.Time{})
 			job.Status, job.Ended = Cancelled, now
 		}
 		return ops, jobs.save(ctx, job)

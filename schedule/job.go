@@ -56,6 +56,9 @@ type Job struct {
 	Created time.Time `json:"created,omitzero"`
 	Started time.Time `json:"started,omitzero"`
 	Ended   time.Time `json:"ended,omitzero"`
+	// Renewed is the time of the last sign of the attempt that runs. The process of the attempt gives a sign each minute; zero for
+	// an attempt of an older version, which gives none.
+	Renewed time.Time `json:"renewed,omitzero"`
 	// CancelRequested is the time of a [Inspector.Cancel] while the job ran; zero if there was none.
 	CancelRequested time.Time `json:"cancel_requested,omitzero"`
 	// History has the last ten attempts, in their order. Attempts that a process of an older version has stored are missing.

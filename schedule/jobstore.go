@@ -73,6 +73,9 @@ func (s jobStore) save(ctx context.Context, job Job) error {
 		now, before = before, now
 		job.NextAttempt = time.Time{}
 	}
+	if job.Status != Running {
+		job.Renewed = time.Time{}
+	}
 	name := nameOf(s.endpoint, now, job.ID)
 	r, err := s.Load(ctx, saga.ID(s.endpoint, now, job.ID), &name)
 	if err != nil {

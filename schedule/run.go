@@ -101,6 +101,7 @@ func (s *Scheduler) begin(ctx context.Context, db stateful.Database, id string, 
 		job.Attempt++
 		job.Status, job.RunID, job.Type = Running, runID, l.Type
 		job.Started, job.NextAttempt, job.Ended = db.Now().UTC(), time.Time{}, time.Time{}
+		job.Renewed = job.Started
 		job.startAttempt(runID, job.Started)
 		if !known {
 			return nil, jobs.create(ctx, job)
@@ -134,43 +135,11 @@ func (s *Scheduler) runJob(
 		cancel(ErrCancelled)
 		return ErrCancelled
 	}
-	watch := s.watch(ctx, db, job.ID, cancel)
-	defer watch()
+	watch := attemptWatch{db, s.keep, job.ID, job.RunID, cancel}
+	defer watch.start(ctx)()
 	return next(context.WithValue(ctx, runKey{}, Run{
 		JobID: job.ID, RunID: job.RunID, Schedule: job.Schedule, Due: job.Due, Correlation: job.Correlation, Attempt: job.Attempt,
 	}), l)
-}
-
-// watchPause is the time between two looks at whether a running job is to be cancelled.
-const watchPause = 5 * time.Second
-
-// watch looks for a cancellation of a job that runs for long. The result stops it.
-func (s *Scheduler) watch(ctx context.Context, db stateful.Database, id string, cancel context.CancelCauseFunc) (stop func()) {
-	ctx, end := context.WithCancel(ctx)
-	done := make(chan struct{})
-	begin := time.AfterFunc(watchPause, func() {
-		defer close(done)
-		for {
-			r, err := db.Record(ctx, saga.ID(s.name(), kindActive, id))
-			if job, bad := jobOf(r); err == nil && bad == nil && !job.CancelRequested.IsZero() {
-				cancel(ErrCancelled)
-				return
-			}
-			timer := time.NewTimer(watchPause)
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
-				timer.Stop()
-				return
-			}
-		}
-	})
-	return func() {
-		end()
-		if !begin.Stop() {
-			<-done
-		}
-	}
 }
 
 // succeed stores that a job has succeeded, in the transaction of its handlers.

@@ -11,8 +11,9 @@ import (
 )
 
 const jobsCancelHelp = `Cancel jobs. One that is queued or waits for a retry is Cancelled at once, and its handlers do not run. The context of a
-handler that runs ends within 5 seconds: if it then returns an error, the job is Cancelled, otherwise it has succeeded.
-A job that has ended stays as it is, and the exit code is 1.`
+handler that runs ends within 5 seconds: if it then returns an error, the job is Cancelled, otherwise it has succeeded. A
+Running job whose process has given no sign for 10 minutes is Cancelled at once. A job that has ended stays as it
+is, and the exit code is 1.`
 
 func (a *app) jobsCancelCommand() *cobra.Command {
 	return a.onEach(&cobra.Command{

@@ -85,6 +85,7 @@ func printJob(w io.Writer, j schedule.Job) {
 	}
 	at("sent", j.Created)
 	at("last attempt began", j.Started)
+	at("last sign", j.Renewed)
 	at("next attempt", j.NextAttempt)
 	at("cancel requested", j.CancelRequested)
 	at("ended", j.Ended)
