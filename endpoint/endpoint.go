@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/resilience"
@@ -29,6 +30,7 @@ type Endpoint struct {
 	limits         throttle.Limits
 	unreturned     atomic.Int32 // calls of Notify functions under way, those given up included
 	notifications  notificationOrder
+	warnings       stateful.Warnings
 
 	receive pipeline.Func[*pipeline.Receive]
 	logical pipeline.Func[*pipeline.Logical]

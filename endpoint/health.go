@@ -22,7 +22,8 @@ type Health struct {
 	Ready bool `json:"ready"`
 	// Reasons are the reasons why the endpoint is not live or not ready.
 	Reasons []string `json:"reasons,omitempty"`
-	// Warnings are missing parts of an endpoint that is ready nevertheless, and failures that the transport foresees.
+	// Warnings are missing parts of an endpoint that is ready nevertheless, failures that the transport foresees, and schedules
+	// that skip their occurrences.
 	Warnings []string `json:"warnings,omitempty"`
 	// Quarantined is the number of messages in quarantine, of all instances; -1 if the transport does not count them. It is
 	// inspected every 5 s while there are some, every minute while there are none, and when this instance moves one there.
@@ -80,6 +81,7 @@ func (l *live) addTo(h *Health) {
 	}
 	l.satellites.addTo(h)
 	l.addOutbox(h)
+	h.Warnings = append(h.Warnings, l.e.warnings.All()...)
 	if w, ok := l.conn.(transport.Warner); ok {
 		h.Warnings = append(h.Warnings, w.Warnings()...)
 	}

@@ -105,10 +105,10 @@ func (l *live) verifyRecords(ctx context.Context) error {
 }
 
 // Database returns the database of the handlers' records, for packages of this module such as schedule. It fails while the
-// endpoint is not running; the result has the name and the log of the endpoint nevertheless.
+// endpoint is not running; the result has the name, the log and the warnings of the endpoint nevertheless.
 func (e *Endpoint) Database() (stateful.Database, error) {
 	db, err := e.database()
-	db.Endpoint, db.Log = e.cfg.Name, e.cfg.Logger
+	db.Endpoint, db.Log, db.Warnings = e.cfg.Name, e.cfg.Logger, &e.warnings
 	return db, err
 }
 

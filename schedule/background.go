@@ -81,6 +81,7 @@ func (s *Scheduler) compare(ctx context.Context, ep *endpoint.Endpoint, db state
 	if err != nil {
 		return fmt.Errorf("read the plans: %w", err)
 	}
+	db.Warnings.Set("schedule", s.warnings(plans))
 	living, err := livingIn(ctx, db)
 	if err != nil {
 		return fmt.Errorf("read the processes: %w", err)
@@ -95,6 +96,17 @@ func (s *Scheduler) compare(ctx context.Context, ep *endpoint.Endpoint, db state
 		}
 	}
 	return nil
+}
+
+// warnings returns the warnings about the schedules of this process.
+func (s *Scheduler) warnings(plans map[string]plan) (all []string) {
+	for _, name := range s.order {
+		p := plans[name]
+		if warning := p.warning(name); warning != "" {
+			all = append(all, warning)
+		}
+	}
+	return all
 }
 
 // decides reports whether a plan is to have the spec and the name of this process. Of the living processes that have the spec

@@ -79,6 +79,8 @@ type Info struct {
 	Missed  int `json:"missed"`
 	Skipped int `json:"skipped"`
 	Paused  int `json:"paused"`
+	// Warning says that occurrences were skipped behind one job for three intervals or more; "" is none.
+	Warning string `json:"warning,omitempty"`
 }
 
 // Snapshot returns the state of all schedules, in the order of their names, and of jobs.
@@ -109,7 +111,7 @@ func (i *Inspector) Snapshot(ctx context.Context) (Snapshot, error) {
 func (p plan) info(name string) Info {
 	info := Info{
 		Name: name, State: p.State, Next: p.Next, Current: p.Current, Last: p.Last,
-		Missed: p.Missed, Skipped: p.Skipped, Paused: p.Paused,
+		Missed: p.Missed, Skipped: p.Skipped, Paused: p.Paused, Warning: p.warning(name),
 	}
 	if s, err := parseSpec(p.Spec); err == nil {
 		info.Times = s.String()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -153,6 +154,38 @@ func TestAnAttemptOfAnOlderVersionIsNotSilent(t *testing.T) {
 		}
 		if job := s.job(id); job.Status != schedule.Running || job.CancelRequested.IsZero() || len(s.runs) != 1 {
 			t.Errorf("%d runs, %+v", len(s.runs), job)
+		}
+	})
+}
+
+// Occurrences are skipped behind a job that runs for four intervals.
+func TestSkippedOccurrencesAreAWarning(t *testing.T) {
+	inEachMode(t, func(t *testing.T, s *shop) {
+		s.report = func(context.Context) error {
+			if len(s.times()) == 1 {
+				sleep(265 * time.Minute)
+			}
+			return nil
+		}
+		s.start(hourly)
+		s.after(3*time.Hour + 10*time.Minute) // two are skipped
+		if at := s.snapshot().Schedules[0]; at.Skipped != 2 || at.Warning != "" {
+			t.Errorf("%+v", at)
+		}
+		s.after(time.Hour)
+		at := s.snapshot().Schedules[0]
+		if want := "the last 3 occurrences were skipped, because job " + at.Current; at.Current == "" || !strings.Contains(at.Warning, want) {
+			t.Errorf("%+v, want %q", at, want)
+		}
+		if warnings := s.endpoint.Health().Warnings; len(warnings) != 1 || warnings[0] != at.Warning {
+			t.Errorf("warnings of the endpoint: %q", warnings)
+		}
+		if h := s.endpoint.Health(); !h.Ready {
+			t.Errorf("%+v", h)
+		}
+		s.after(2 * time.Hour)
+		if at := s.snapshot().Schedules[0]; at.Warning != "" || len(s.endpoint.Health().Warnings) != 0 {
+			t.Errorf("after the end of the job: %+v, %q", at, s.endpoint.Health().Warnings)
 		}
 	})
 }

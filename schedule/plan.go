@@ -33,7 +33,26 @@ type plan struct {
 
 	Missed, Skipped, Paused int // occurrences that were not run
 
+	Behind behind `json:",omitzero"`
+
 	Unknown time.Time `json:",omitzero"` // since when no process that handled the plan knows the schedule
+}
+
+// behind counts the occurrences that were skipped in a row because a job has not ended.
+type behind struct {
+	Job   string
+	Count int
+}
+
+// warnBehind is the number of such occurrences from which on there is a warning.
+const warnBehind = 3
+
+// warning returns a warning about occurrences that were skipped, or "".
+func (p *plan) warning(schedule string) string {
+	if p.Current == "" || p.Behind.Job != p.Current || p.Behind.Count < warnBehind {
+		return ""
+	}
+	return fmt.Sprintf("schedule %q: the last %d occurrences were skipped, because job %s has not ended", schedule, p.Behind.Count, p.Current)
 }
 
 // State is the state of a schedule.
@@ -262,6 +281,10 @@ func (p step) start(ctx context.Context, id string, due time.Time) error {
 // skip records an occurrence that is not run.
 func (p step) skip(ctx context.Context, id string, due time.Time) error {
 	p.State.Skipped++
+	if p.State.Behind.Job != p.State.Current { // an older version does not count
+		p.State.Behind = behind{Job: p.State.Current}
+	}
+	p.State.Behind.Count++
 	p.State.Last = Outcome{id, due, Skipped, p.now}
 	return p.save(ctx, Job{ID: id, Schedule: p.Key(), Due: due, Status: Skipped, Created: p.now, Ended: p.now})
 }

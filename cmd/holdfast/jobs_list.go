@@ -109,6 +109,11 @@ func printSchedules(w io.Writer, schedules []schedule.Info) {
 		}, "\t"))
 	}
 	fmt.Fprintln(w)
+	for _, s := range schedules {
+		if s.Warning != "" {
+			fmt.Fprintf(w, "warning: %s: see holdfast jobs show\n\n", column(s.Warning))
+		}
+	}
 }
 
 func printJobs(w io.Writer, jobs []schedule.Job) {

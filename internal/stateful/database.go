@@ -15,10 +15,11 @@ import (
 // use.
 type Database struct {
 	transport.StateInspector
-	// Endpoint and Log are the name and the log of the endpoint whose database this is; "" and nil for a connection without an
-	// endpoint.
+	// Endpoint, Log and Warnings are the name, the log and the warnings of the endpoint whose database this is; zero values for a
+	// connection without an endpoint.
 	Endpoint string
 	Log      *slog.Logger
+	Warnings *Warnings
 
 	store transport.OutboxStore
 }
