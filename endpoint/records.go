@@ -117,8 +117,12 @@ func (e *Endpoint) database() (stateful.Database, error) {
 	if live == nil {
 		return stateful.Database{}, ErrNotRunning
 	}
+	conn, redelivery := live.conn, max(live.limits.Lease, live.limits.MaxHold)
 	if live.outbox != nil {
-		return stateful.DatabaseOn(live.outbox.conn)
+		conn = live.outbox.conn
+		redelivery += conn.Limits().Lease // of a row that a relay has received
 	}
-	return stateful.DatabaseOn(live.conn)
+	db, err := stateful.DatabaseOn(conn)
+	db.Inbox, db.Redelivery = live.inbox != nil, redelivery
+	return db, err
 }

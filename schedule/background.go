@@ -41,12 +41,12 @@ func (s *Scheduler) background(ctx context.Context, ep *endpoint.Endpoint) {
 	for _, name := range s.order {
 		specs = append(specs, hashOf(name, s.schedules[name].spec().text()))
 	}
-	self := newProcess(specs)
+	self, sent := newProcess(specs), probes{}
 	defer s.leave(ctx, db, self)
 	pause := backoff.Backoff{Min: time.Second, Max: comparePause}
 	for {
 		wait := comparePause
-		if err := s.compare(ctx, ep, db, self); err != nil {
+		if err := s.compare(ctx, ep, db, self, sent); err != nil {
 			if ctx.Err() != nil {
 				return
 			}
@@ -72,8 +72,8 @@ func (s *Scheduler) leave(ctx context.Context, db stateful.Database, self *proce
 	}
 }
 
-// compare sends a message for each schedule whose plan is missing, differs or is late.
-func (s *Scheduler) compare(ctx context.Context, ep *endpoint.Endpoint, db stateful.Database, self *process) error {
+// compare sends a message for each schedule whose plan is missing, differs or is late, or whose job has not ended for long.
+func (s *Scheduler) compare(ctx context.Context, ep *endpoint.Endpoint, db stateful.Database, self *process, sent probes) error {
 	if err := self.renew(ctx, db); err != nil {
 		return fmt.Errorf("store a sign of the process: %w", err)
 	}
@@ -88,10 +88,16 @@ func (s *Scheduler) compare(ctx context.Context, ep *endpoint.Endpoint, db state
 	}
 	for _, name := range s.order {
 		spec := s.schedules[name].spec().text()
-		if p, known := plans[name]; known && !self.decides(name, &p, spec, living) && (p.Spec != spec || !p.late(db.Now())) {
+		now := db.Now().UTC()
+		m := ensureSchedule{Schedule: name, Spec: spec, Since: self.Began, Process: self.ID, Sent: now}
+		p, known := plans[name]
+		if known && p.Spec == spec {
+			m.Job = sent.next(s.schedules[name], &p, now)
+		}
+		if known && m.Job == "" && !self.decides(name, &p, spec, living) && (p.Spec != spec || !p.late(now)) {
 			continue
 		}
-		if err := ep.SendLocal(ctx, ensureSchedule{name, spec, self.Began, self.ID}); err != nil {
+		if err := ep.SendLocal(ctx, m); err != nil {
 			return fmt.Errorf("schedule %q: %w", name, err)
 		}
 	}

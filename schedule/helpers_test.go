@@ -2,15 +2,19 @@ package schedule_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/harness"
+	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/resilience"
 	"github.com/holdfast-go/holdfast/schedule"
+	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
@@ -27,12 +31,15 @@ type shop struct {
 	db      *inmemory.Transport
 	started time.Time
 
-	mu      sync.Mutex
-	reports []time.Duration // since started
-	runs    []schedule.Run
-	report  func(ctx context.Context) error // the handler of buildReport
-	invoice func(ctx context.Context) error
-	keep    time.Duration // of ended jobs; 0 is the default
+	mu       sync.Mutex
+	reports  []time.Duration // since started
+	runs     []schedule.Run
+	report   func(ctx context.Context) error // the handler of buildReport
+	invoice  func(ctx context.Context) error
+	keep     time.Duration              // of ended jobs; 0 is the default
+	instance string                     // with a queue of its own, if set
+	lose     int                        // the number of messages of reports that are lost
+	sent     map[string][]time.Duration // the times since started at which the reports were sent, by job
 
 	scheduler *schedule.Scheduler
 	endpoint  *endpoint.Endpoint
@@ -74,7 +81,7 @@ func (s *shop) prepare(schedules ...schedule.Schedule) (run func()) {
 	}
 	s.scheduler = scheduler
 	cfg := endpoint.Config{
-		Name: "billing", Transport: s.broker, Install: true, Concurrency: 4,
+		Name: "billing", Transport: s.broker, Install: true, Concurrency: 4, Instance: s.instance, InstanceQueue: s.instance != "",
 		Messages: []endpoint.Message{
 			endpoint.Command[buildReport]("Shop.BuildReport"), endpoint.Command[sendInvoice]("Shop.SendInvoice"),
 			endpoint.Command[chargeOrder]("Shop.ChargeOrder"),
@@ -89,12 +96,52 @@ func (s *shop) prepare(schedules ...schedule.Schedule) (run func()) {
 	} else {
 		cfg.Transactions = endpoint.SendsAtomicWithReceive
 	}
+	cfg.Pipeline.Dispatch.Use("lose", s.dispatch)
 	scheduler.Apply(&cfg)
 	return func() {
 		r := harness.Start(s.t, cfg)
 		s.endpoint, s.stop = r.Endpoint, r.End
 		s.after(0)
 	}
+}
+
+// dispatch counts the messages of reports, and loses the first.
+func (s *shop) dispatch(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispatch] {
+	return func(ctx context.Context, d *pipeline.Dispatch) error {
+		s.mu.Lock()
+		if s.sent == nil {
+			s.sent = map[string][]time.Duration{}
+		}
+		d.Operations = slices.DeleteFunc(slices.Clone(d.Operations), func(op transport.Operation) bool {
+			if op.Message == nil || op.Message.Headers.Get(header.EnclosedMessageTypes) != "Shop.BuildReport" {
+				return false
+			}
+			s.sent[op.Message.ID] = append(s.sent[op.Message.ID], time.Since(s.started))
+			s.lose--
+			return s.lose >= 0
+		})
+		s.mu.Unlock()
+		return next(ctx, d)
+	}
+}
+
+// sentTimes returns the times at which the message of a job was sent.
+func (s *shop) sentTimes(id string) []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.sent[id])
+}
+
+// runsOf returns the number of the runs of a job.
+func (s *shop) runsOf(id string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, run := range s.runs {
+		if run.JobID == id {
+			n++
+		}
+	}
+	return n
 }
 
 // after lets time pass.

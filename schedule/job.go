@@ -7,7 +7,7 @@ import (
 // Status is the status of a job.
 type Status string
 
-// The statuses. The last four are final, unless the job failed and returns from the error queue.
+// The statuses. The last five are final, unless the job failed and returns from the error queue.
 const (
 	Queued       Status = "Queued"       // it was sent
 	Running      Status = "Running"      // its handlers run
@@ -16,12 +16,13 @@ const (
 	Failed       Status = "Failed"       // it was moved to the error queue
 	Cancelled    Status = "Cancelled"    // by Inspector.Cancel
 	Skipped      Status = "Skipped"      // an occurrence was due while an earlier one had not ended
+	Lost         Status = "Lost"         // its message is lost, and the endpoint has no inbox; if the message is found, the job does not run
 )
 
 // Ended reports whether the status is final.
 func (s Status) Ended() bool {
 	switch s {
-	case Succeeded, Failed, Cancelled, Skipped:
+	case Succeeded, Failed, Cancelled, Skipped, Lost:
 		return true
 	case Queued, Running, WaitingRetry:
 	}

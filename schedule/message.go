@@ -14,6 +14,10 @@ type ensureSchedule struct {
 	Spec     string
 	Since    time.Time // when the process with that spec began, by the clock of the database
 	Process  string    // the id of that process; "" from a process of an older version, whose Since is by its own clock
+	// Job makes the message a probe for a job, and Sent is the time at which the probe was sent, by the clock of the database: see
+	// step.search. An older version ignores both.
+	Job  string    `json:",omitempty"`
+	Sent time.Time `json:",omitzero"`
 }
 
 // scheduleDue is the time-out of a schedule: its next occurrence is due.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
-	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/cron"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/saga"
@@ -27,13 +26,15 @@ type plan struct {
 	Due   time.Time // of the last occurrence that was started, skipped or missed
 	Next  time.Time // of the next occurrence; zero while an occurrence of After runs
 
-	State   State  // paused or not
-	Current string `json:",omitempty"` // the job that was started last, until it has ended
+	State   State     // paused or not
+	Current string    `json:",omitempty"` // the job that was started last, until it has ended
+	Began   time.Time `json:",omitzero"`  // when Current was started; an older version does not set it
 	Last    Outcome
 
 	Missed, Skipped, Paused int // occurrences that were not run
 
 	Behind behind `json:",omitzero"`
+	Probe  probe  `json:",omitzero"`
 
 	Unknown time.Time `json:",omitzero"` // since when no process that handled the plan knows the schedule
 }
@@ -105,9 +106,21 @@ func (s *Scheduler) step(ctx context.Context, c *planContext) (step, error) {
 	return step{c, s, parsed, s.now()}, err
 }
 
-// ensure begins a plan, or gives it a new spec. A process that began before the living one whose spec the plan has changes
-// nothing: otherwise two versions of a program would change it in turn.
+// ensure brings a plan up to date, and searches for its job if the message is a probe.
 func (s *Scheduler) ensure(ctx context.Context, c *planContext, m ensureSchedule) error {
+	if err := s.update(ctx, c, m); err != nil || m.Job == "" {
+		return err
+	}
+	p, err := s.step(ctx, c)
+	if err != nil {
+		return err
+	}
+	return p.search(ctx, m)
+}
+
+// update begins a plan, or gives it a new spec. A process that began before the living one whose spec the plan has changes
+// nothing: otherwise two versions of a program would change it in turn.
+func (s *Scheduler) update(ctx context.Context, c *planContext, m ensureSchedule) error {
 	if _, err := s.running(ctx); err != nil {
 		return err
 	}
@@ -266,16 +279,13 @@ func (p step) occur(ctx context.Context, due time.Time) (started bool, err error
 
 // start sends the message of an occurrence, with its job.
 func (p step) start(ctx context.Context, id string, due time.Time) error {
-	p.State.Current = id
+	p.State.Current, p.State.Began = id, p.now
 	of := p.s.schedules[p.Key()]
 	job := Job{ID: id, Schedule: p.Key(), Due: due, Status: Queued, Type: typeOf(of.Message), Created: p.now}
 	if err := p.save(ctx, job); err != nil {
 		return err
 	}
-	return p.SendLocal(ctx, of.Message, endpoint.MessageID(id), endpoint.Header(header.HoldfastJob, id),
-		endpoint.Header(header.HoldfastJobSchedule, p.Key()),
-		endpoint.Header(header.HoldfastJobDue, due.UTC().Format(time.RFC3339Nano)),
-		endpoint.Header(header.OriginatingSagaID, ""), endpoint.Header(header.OriginatingSagaType, "")) // replies are not for the plan
+	return p.send(ctx, id, due)
 }
 
 // skip records an occurrence that is not run.
@@ -319,13 +329,18 @@ func (s *Scheduler) ended(ctx context.Context, c *planContext, m occurrenceEnded
 	if err != nil {
 		return err
 	}
-	if !m.Due.Before(c.State.Last.Due) {
-		c.State.Last = Outcome{m.Job, m.Due, Status(m.Status), p.now}
+	return p.end(ctx, Outcome{m.Job, m.Due, Status(m.Status), p.now})
+}
+
+// end ends an occurrence.
+func (p step) end(ctx context.Context, o Outcome) error {
+	if !o.Due.Before(p.State.Last.Due) {
+		p.State.Last = o
 	}
-	if c.State.Current != m.Job {
+	if p.State.Current != o.Job {
 		return nil
 	}
-	c.State.Current = ""
+	p.State.Current = ""
 	if p.spec.After > 0 {
 		return p.set(ctx, p.now.Add(p.spec.After))
 	}
@@ -341,10 +356,10 @@ func (s *Scheduler) run(ctx context.Context, c *planContext, _ runSchedule) erro
 	if s.schedules[c.Key()] == nil {
 		return fmt.Errorf("schedule %q is not one of this process: another instance may know it", c.Key())
 	}
-	current := c.State.Current
+	current, began := c.State.Current, c.State.Began
 	err = p.start(ctx, occurrenceID(s.name(), c.Key(), c.MessageID()), p.now)
 	if current != "" || p.spec.After > 0 && !c.State.Next.IsZero() {
-		c.State.Current = current
+		c.State.Current, c.State.Began = current, began
 	}
 	return err
 }

@@ -89,7 +89,7 @@ func (s *Scheduler) begin(ctx context.Context, db stateful.Database, id string, 
 		switch {
 		case !known:
 			job = fromHeaders(id, l.Receive)
-		case job.Status == Cancelled, job.Status == Skipped, job.Status == Succeeded:
+		case job.Status == Cancelled, job.Status == Skipped, job.Status == Succeeded, job.Status == Lost:
 			run = false
 			return nil, nil
 		case job.Status == Running && s.returned.has(job.RunID): // its transaction lost a conflict: the same attempt once more

@@ -20,6 +20,10 @@ type Database struct {
 	Endpoint string
 	Log      *slog.Logger
 	Warnings *Warnings
+	// Inbox reports whether the endpoint commits the effects of two messages with one id once.
+	Inbox bool
+	// Redelivery is the longest time until a message is delivered again whose receiver is gone.
+	Redelivery time.Duration
 
 	store transport.OutboxStore
 }
