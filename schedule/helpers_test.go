@@ -28,7 +28,7 @@ type (
 type shop struct {
 	t       *testing.T
 	broker  *inmemory.Transport
-	db      *inmemory.Transport
+	db      transport.Transport // of the outbox; the broker without an outbox
 	started time.Time
 
 	mu       sync.Mutex
@@ -66,6 +66,9 @@ func inEachMode(t *testing.T, f func(t *testing.T, s *shop)) {
 	}
 }
 
+// hasInbox reports whether the endpoint recognizes a message that comes again: with an outbox.
+func (s *shop) hasInbox() bool { return s.db != transport.Transport(s.broker) }
+
 // start runs the endpoint with schedules of buildReport.
 func (s *shop) start(schedules ...schedule.Schedule) {
 	s.t.Helper()
@@ -91,7 +94,7 @@ func (s *shop) prepare(schedules ...schedule.Schedule) (run func()) {
 	cfg.Recoverability.Policies = resilience.MustCatalog(resilience.Policy{Name: "invoice-email", Retry: resilience.Retry{
 		Max: 2, Delay: 10 * time.Second, Backoff: resilience.Exponential,
 	}}, resilience.Policy{Name: "limit", Timeout: 5 * time.Second})
-	if s.db != s.broker {
+	if s.hasInbox() {
 		cfg.Outbox = s.db
 	} else {
 		cfg.Transactions = endpoint.SendsAtomicWithReceive

@@ -9,9 +9,6 @@ import (
 	"github.com/holdfast-go/holdfast/schedule"
 )
 
-// hasInbox reports whether the endpoint recognizes a message that comes again.
-func (s *shop) hasInbox() bool { return s.db != s.broker }
-
 // wantFound checks that the lost occurrence with an id has run, or was given up by an endpoint without an inbox.
 func (s *shop) wantFound(id string) {
 	s.t.Helper()
