@@ -56,6 +56,7 @@ func scenarios() map[string]func(*testing.T) {
 		"RecordedMessages":            TestRecordedMessages,
 		"RetryAcknowledged":           TestRetryAcknowledged,
 		"ReturnsOfServiceControl":     TestReturnsOfServiceControl,
+		"ScheduleDeployments":         TestScheduleDeployments,
 		"SendOnlyDrainsOutbox":        TestSendOnlyDrainsOutbox,
 		"StopDuringInlineRetry":       TestStopDuringInlineRetry,
 		"TwoEndpointsOneOutbox":       TestTwoEndpointsOneOutbox,
