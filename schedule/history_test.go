@@ -52,10 +52,10 @@ func TestAHistoryHasTheLastTenAttempts(t *testing.T) {
 			calls++
 			return fmt.Errorf("failure %d", calls)
 		}
-		s.start(schedule.Schedule{Name: "reports", After: time.Minute, Message: buildReport{}})
-		s.after(time.Minute)
-		id := s.run(0).JobID
+		s.start(schedule.Schedule{Name: "reports", After: time.Hour, Message: buildReport{}})
 		s.after(time.Hour)
+		id := s.run(0).JobID
+		s.after(5 * time.Minute)
 		job := s.job(id)
 		if job.Attempt != 24 || job.MaxAttempts != 24 || len(job.History) != 10 {
 			t.Fatalf("%+v", job)

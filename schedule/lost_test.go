@@ -148,7 +148,7 @@ func TestAnAttemptOfAnOlderVersionIsNotSilent(t *testing.T) {
 		id := s.loseRunning(hourly)
 		s.changeJob(id, map[string]any{"renewed": nil})
 		s.start(hourly)
-		s.after(50 * time.Hour)
+		s.after(10 * time.Hour)
 		if cancelled, err := s.inspector().Cancel(t.Context(), id); !cancelled || err != nil {
 			t.Fatal(cancelled, err)
 		}

@@ -82,9 +82,9 @@ func TestALostRetryOfAnOccurrenceIsFound(t *testing.T) {
 func TestALostOccurrenceIsSentOnceAnHour(t *testing.T) {
 	inEachMode(t, func(t *testing.T, s *shop) {
 		s.lose = 4
-		daily := schedule.Schedule{Name: "reports", Every: 24 * time.Hour, Message: buildReport{}}
-		s.start(daily)
-		s.after(24 * time.Hour)
+		seldom := schedule.Schedule{Name: "reports", Every: 6 * time.Hour, Message: buildReport{}}
+		s.start(seldom)
+		s.after(6 * time.Hour)
 		id := s.snapshot().Schedules[0].Current
 		s.after(5 * time.Hour)
 		s.wantFound(id)
@@ -110,17 +110,17 @@ func TestALostOccurrenceIsSentOnceAnHour(t *testing.T) {
 func TestALongJobIsNotLost(t *testing.T) {
 	inEachMode(t, func(t *testing.T, s *shop) {
 		long := func(context.Context) error {
-			sleep(7 * time.Hour)
+			sleep(3 * time.Hour)
 			return nil
 		}
 		other := s.another()
 		s.report, other.report = long, long
-		daily := schedule.Schedule{Name: "reports", Every: 24 * time.Hour, Message: buildReport{}}
-		s.start(daily)
-		other.start(daily)
-		s.after(24*time.Hour + time.Minute)
+		seldom := schedule.Schedule{Name: "reports", Every: 6 * time.Hour, Message: buildReport{}}
+		s.start(seldom)
+		other.start(seldom)
+		s.after(6*time.Hour + time.Minute)
 		id := s.snapshot().Schedules[0].Current
-		s.after(8 * time.Hour)
+		s.after(4 * time.Hour)
 		other.stop()
 		if job := s.job(id); job.Status != schedule.Succeeded || job.Attempt != 1 {
 			t.Errorf("%+v", job)
