@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
-// often has few times without an occurrence: each costs looks at the file.
-var often = schedule.Schedule{Name: "reports", Every: 20 * time.Minute, Message: buildReport{}}
+// often is due soon: each minute costs many looks at the file.
+var often = schedule.Schedule{Name: "reports", Every: 4 * time.Minute, Message: buildReport{}}
 
 // onSQLite runs f with an outbox in a file, in a bubble.
 func onSQLite(t *testing.T, f func(t *testing.T, s *shop)) {
@@ -32,9 +32,9 @@ func TestALostOccurrenceIsFoundOnSQLite(t *testing.T) {
 	onSQLite(t, func(t *testing.T, s *shop) {
 		s.lose = 1
 		s.start(often)
-		s.after(21 * time.Minute)
+		s.after(5 * time.Minute)
 		id := s.snapshot().Schedules[0].Current
-		s.after(25 * time.Minute)
+		s.after(17 * time.Minute)
 		if job := s.job(id); job.Status != schedule.Succeeded || len(s.sentTimes(id)) != 2 {
 			t.Errorf("sent at %v, %+v", s.sentTimes(id), job)
 		}
@@ -48,12 +48,12 @@ func TestALongJobIsNotLostOnSQLite(t *testing.T) {
 			return nil
 		}
 		s.start(often)
-		s.after(45 * time.Minute)
+		s.after(30 * time.Minute)
 		id := s.snapshot().Schedules[0].Current
 		if job := s.job(id); job.Status != schedule.Running || time.Since(job.Renewed) > 66*time.Second {
 			t.Errorf("%+v", job)
 		}
-		s.after(5 * time.Minute)
+		s.after(4 * time.Minute)
 		if job := s.job(id); job.Status != schedule.Succeeded || job.Attempt != 1 || len(s.sentTimes(id)) != 1 {
 			t.Errorf("sent at %v, %+v", s.sentTimes(id), job)
 		}
