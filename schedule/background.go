@@ -41,12 +41,12 @@ func (s *Scheduler) background(ctx context.Context, ep *endpoint.Endpoint) {
 	for _, name := range s.order {
 		specs = append(specs, hashOf(name, s.schedules[name].spec().text()))
 	}
-	self, sent := newProcess(specs), probes{}
-	defer s.leave(ctx, db, self)
+	c := comparison{s, ep, db, newProcess(specs), probes{}}
+	defer c.end(ctx)
 	pause := backoff.Backoff{Min: time.Second, Max: comparePause}
 	for {
 		wait := comparePause
-		if err := s.compare(ctx, ep, db, self, sent); err != nil {
+		if err := c.run(ctx); err != nil {
 			if ctx.Err() != nil {
 				return
 			}
@@ -62,42 +62,51 @@ func (s *Scheduler) background(ctx context.Context, ep *endpoint.Endpoint) {
 	}
 }
 
-// leave removes the record of this process, whose specs no longer count.
-func (s *Scheduler) leave(ctx context.Context, db stateful.Database, self *process) {
+// comparison compares the schedules of this process with their plans. Each run of the comparison is a sign of the process.
+type comparison struct {
+	of   *Scheduler
+	ep   *endpoint.Endpoint
+	db   stateful.Database
+	self *process
+	sent probes
+}
+
+// end removes the record of this process, whose specs no longer count.
+func (c *comparison) end(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
 	defer cancel()
-	if err := self.end(ctx, db); err != nil {
-		db.Log.InfoContext(ctx, "the record of a process with schedules could not be removed: other processes decide on the schedules "+
-			"15 minutes after its last comparison", slog.String("process", self.ID), slog.Any("error", err))
+	if err := c.self.end(ctx, c.db); err != nil {
+		c.db.Log.InfoContext(ctx, "the record of a process with schedules could not be removed: other processes decide on the schedules "+
+			"15 minutes after its last comparison", slog.String("process", c.self.ID), slog.Any("error", err))
 	}
 }
 
-// compare sends a message for each schedule whose plan is missing, differs or is late, or whose job has not ended for long.
-func (s *Scheduler) compare(ctx context.Context, ep *endpoint.Endpoint, db stateful.Database, self *process, sent probes) error {
-	if err := self.renew(ctx, db); err != nil {
+// run sends a message for each schedule whose plan is missing, differs or is late, or whose job has not ended for long.
+func (c *comparison) run(ctx context.Context) error {
+	if err := c.self.renew(ctx, c.db); err != nil {
 		return fmt.Errorf("store a sign of the process: %w", err)
 	}
-	plans, err := plansIn(ctx, db, db.Endpoint)
+	plans, err := plansIn(ctx, c.db, c.db.Endpoint)
 	if err != nil {
 		return fmt.Errorf("read the plans: %w", err)
 	}
-	db.Warnings.Set("schedule", s.warnings(plans))
-	living, err := livingIn(ctx, db)
+	c.db.Warnings.Set("schedule", c.warnings(plans))
+	living, err := livingIn(ctx, c.db)
 	if err != nil {
 		return fmt.Errorf("read the processes: %w", err)
 	}
-	for _, name := range s.order {
-		spec := s.schedules[name].spec().text()
-		now := db.Now().UTC()
-		m := ensureSchedule{Schedule: name, Spec: spec, Since: self.Began, Process: self.ID, Sent: now}
+	for _, name := range c.of.order {
+		spec := c.of.schedules[name].spec().text()
+		now := c.db.Now().UTC()
+		m := ensureSchedule{Schedule: name, Spec: spec, Since: c.self.Began, Process: c.self.ID, Sent: now}
 		p, known := plans[name]
 		if known && p.Spec == spec {
-			m.Job = sent.next(s.schedules[name], &p, now)
+			m.Job = c.sent.next(c.of.schedules[name], &p, now)
 		}
-		if known && m.Job == "" && !self.decides(name, &p, spec, living) && (p.Spec != spec || !p.late(now)) {
+		if known && m.Job == "" && !c.self.decides(name, &p, spec, living) && (p.Spec != spec || !p.late(now)) {
 			continue
 		}
-		if err := ep.SendLocal(ctx, m); err != nil {
+		if err := c.ep.SendLocal(ctx, m); err != nil {
 			return fmt.Errorf("schedule %q: %w", name, err)
 		}
 	}
@@ -105,8 +114,8 @@ func (s *Scheduler) compare(ctx context.Context, ep *endpoint.Endpoint, db state
 }
 
 // warnings returns the warnings about the schedules of this process.
-func (s *Scheduler) warnings(plans map[string]plan) (all []string) {
-	for _, name := range s.order {
+func (c *comparison) warnings(plans map[string]plan) (all []string) {
+	for _, name := range c.of.order {
 		p := plans[name]
 		if warning := p.warning(name); warning != "" {
 			all = append(all, warning)

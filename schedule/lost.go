@@ -117,7 +117,7 @@ func (p step) search(ctx context.Context, m ensureSchedule) error {
 		return p.giveUp(ctx, store, job)
 	case p.now.Sub(now.Resent) >= sendAgain:
 		p.State.Probe.Resent, p.State.Probe.Marked = p.now, time.Time{}
-		p.s.log().WarnContext(ctx, "the message of an occurrence is lost: it is sent again", slog.String("schedule", p.Key()),
+		p.s.live.Load().log.WarnContext(ctx, "the message of an occurrence is lost: it is sent again", slog.String("schedule", p.Key()),
 			slog.String("job", job.ID), slog.String("status", string(job.Status)))
 		return p.send(ctx, job.ID, job.Due)
 	}
@@ -134,7 +134,7 @@ func (p step) send(ctx context.Context, id string, due time.Time) error {
 
 // giveUp ends a job whose message is lost. The next occurrence runs.
 func (p step) giveUp(ctx context.Context, store jobStore, job Job) error {
-	p.s.log().WarnContext(ctx, "the message of an occurrence is lost, and the occurrence is given up: an endpoint with Config.Remember "+
+	p.s.live.Load().log.WarnContext(ctx, "the message of an occurrence is lost, and the occurrence is given up: an endpoint with Config.Remember "+
 		"sends it again", slog.String("schedule", p.Key()), slog.String("job", job.ID), slog.String("status", string(job.Status)))
 	job.endAttempt(AttemptInterrupted, "", time.Time{})
 	job.Status, job.Ended = Lost, p.now

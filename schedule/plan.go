@@ -264,7 +264,7 @@ func (p step) occur(ctx context.Context, due time.Time) (started bool, err error
 		p.State.Paused++
 		return false, nil
 	}
-	id := occurrenceID(p.s.name(), p.Key(), due.UTC().Format(time.RFC3339Nano))
+	id := occurrenceID(p.s.live.Load().name, p.Key(), due.UTC().Format(time.RFC3339Nano))
 	if p.spec.Overlap == SkipOverlap {
 		active, err := p.currentActive(ctx)
 		if err != nil {
@@ -357,7 +357,7 @@ func (s *Scheduler) run(ctx context.Context, c *planContext, _ runSchedule) erro
 		return fmt.Errorf("schedule %q is not one of this process: another instance may know it", c.Key())
 	}
 	current, began := c.State.Current, c.State.Began
-	err = p.start(ctx, occurrenceID(s.name(), c.Key(), c.MessageID()), p.now)
+	err = p.start(ctx, occurrenceID(s.live.Load().name, c.Key(), c.MessageID()), p.now)
 	if current != "" || p.spec.After > 0 && !c.State.Next.IsZero() {
 		c.State.Current, c.State.Began = current, began
 	}
@@ -379,11 +379,11 @@ func (p step) unknown(ctx context.Context) error {
 	since := p.now.Sub(p.State.Unknown)
 	log := slog.String("schedule", p.Key())
 	if since >= maxUnknown {
-		p.s.log().InfoContext(ctx, "a schedule is removed: no process has known it for a day", log)
+		p.s.live.Load().log.InfoContext(ctx, "a schedule is removed: no process has known it for a day", log)
 		p.Complete()
 		return nil
 	}
-	p.s.log().WarnContext(ctx, "a schedule is due that this process does not know: if the schedule was removed, "+
+	p.s.live.Load().log.WarnContext(ctx, "a schedule is due that this process does not know: if the schedule was removed, "+
 		"it is forgotten a day after the last process that knows it", log, slog.Duration("unknown", since))
 	pause := min(max(unknownPause, since/2), maxPause)
 	return p.SetTimeout(ctx, timeoutNext, scheduleDue{p.Key()}, endpoint.After(pause))

@@ -81,7 +81,7 @@ func (s *Scheduler) runJobs(next pipeline.Func[*pipeline.Logical]) pipeline.Func
 func (s *Scheduler) begin(ctx context.Context, db stateful.Database, id string, l *pipeline.Logical) (job Job, run bool, err error) {
 	runID := uuid.New(time.Now())
 	err = db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {
-		jobs := jobStore{store, s.name(), s.keep}
+		jobs := jobStore{store, s.live.Load().name, s.keep}
 		known := false
 		if job, known, err = jobs.load(ctx, id); err != nil {
 			return nil, err
@@ -109,7 +109,7 @@ func (s *Scheduler) begin(ctx context.Context, db stateful.Database, id string, 
 		return nil, jobs.save(ctx, job)
 	})
 	if err == nil && !run {
-		s.log().InfoContext(ctx, "a job that has ended is not run", slog.String("job", id), slog.String("status", string(job.Status)))
+		s.live.Load().log.InfoContext(ctx, "a job that has ended is not run", slog.String("job", id), slog.String("status", string(job.Status)))
 	}
 	return job, run, err
 }
@@ -174,7 +174,7 @@ func (s *Scheduler) recoverJobs(next pipeline.Func[*pipeline.Recover]) pipeline.
 			return next(ctx, rec)
 		}
 		if err := s.failed(ctx, session, id, rec); err != nil {
-			s.log().ErrorContext(ctx, "the state of a job that failed could not be stored: its message is treated as any other",
+			s.live.Load().log.ErrorContext(ctx, "the state of a job that failed could not be stored: its message is treated as any other",
 				slog.String("job", id), slog.Any("error", err))
 		}
 		return next(ctx, rec)
@@ -187,7 +187,7 @@ func (s *Scheduler) failed(ctx context.Context, session *endpoint.Session, id st
 	if err != nil {
 		return err
 	}
-	r, err := db.Record(ctx, saga.ID(s.name(), kindActive, id))
+	r, err := db.Record(ctx, saga.ID(s.live.Load().name, kindActive, id))
 	if errors.Is(err, transport.ErrNoRecord) {
 		return nil // it failed before it began
 	}
@@ -249,7 +249,7 @@ func attemptsOf(f *recoverability.Failure) int {
 func (s *Scheduler) again(ctx context.Context, db stateful.Database, job Job, after time.Duration) error {
 	job.Status, job.NextAttempt = WaitingRetry, db.Now().Add(after).UTC()
 	return db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {
-		jobs := jobStore{store, s.name(), s.keep}
+		jobs := jobStore{store, s.live.Load().name, s.keep}
 		now, known, err := jobs.load(ctx, job.ID)
 		if err != nil || !known || now.RunID != job.RunID || now.Status != Running { // it was changed meanwhile
 			return nil, err

@@ -98,12 +98,6 @@ func (s *Scheduler) running(ctx context.Context) (*host, error) {
 	}
 }
 
-// name returns the name of the endpoint, which runs.
-func (s *Scheduler) name() string { return s.live.Load().name }
-
-// log returns the log of the endpoint, which runs.
-func (s *Scheduler) log() *slog.Logger { return s.live.Load().log }
-
 // now returns the time by the clock of the database.
 func (s *Scheduler) now() time.Time {
 	if ep := s.live.Load(); ep != nil {
@@ -124,7 +118,7 @@ func (s *Scheduler) storeOf(ctx context.Context, session *endpoint.Session) (job
 	if !ok {
 		return jobStore{}, errors.New("the transaction of the message stores no jobs")
 	}
-	return jobStore{store, s.name(), s.keep}, nil
+	return jobStore{store, s.live.Load().name, s.keep}, nil
 }
 
 // typeOf returns the name of the Go type of a message.
