@@ -107,6 +107,7 @@ func (c *comparison) run(ctx context.Context) error {
 			continue
 		}
 		if err := c.ep.SendLocal(ctx, m); err != nil {
+			delete(c.sent, name) // the probe was not sent
 			return fmt.Errorf("schedule %q: %w", name, err)
 		}
 	}
