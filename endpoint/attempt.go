@@ -256,6 +256,9 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 		case isConflict(err) && !a.settlement.completedFirst():
 			a.settlement.rollback(ctx, &a.session)
 			return contended{err}
+		case !alone && a.breaksAlone(ctx, err):
+			err = &brokenError{errtree.Mark{Err: err}}
+			alone = true
 		}
 	}
 	a.slot.Free()
@@ -274,7 +277,7 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 		return busy{queue}
 	}
 	if alone {
-		err = fmt.Errorf("the database stores other messages, and not this one: %w", err)
+		err = loneError(err)
 	} else if err := a.storeAway(ctx, tx, err); err != nil && ctx.Err() == nil {
 		return unstored{err}
 	}

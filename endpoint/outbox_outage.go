@@ -135,16 +135,22 @@ type expiredError struct{ error }
 func (e *expiredError) Unwrap() error { return e.error }
 
 // failsAlone reports whether the commit of the attempt has failed as in an outage, and the database stores other things
-// nevertheless: a deferred trigger that fails, a handler that has made its transaction read-only, or a commit that takes
-// too long. Such a commit is repeated, and then a failure of the message: it would otherwise wait without end.
+// nevertheless: a deferred trigger that fails, a handler that has made its transaction read-only or has changed its role, or a
+// commit that takes too long. Such a commit is repeated, and then a failure of the message: it would otherwise wait without
+// end.
 func (a *attempt) failsAlone(ctx context.Context) bool {
 	if a.live.outage == nil || a.settlement.over() || a.settlement.completedFirst() || a.settlement.busyQueue() != "" {
 		return false
 	}
 	failed, ok := errors.AsType[*commitError](a.session.storeError())
-	if !ok || !away(failed) || ctx.Err() != nil {
+	if !ok || !away(failed) && !errors.Is(failed, transport.ErrDenied) || ctx.Err() != nil {
 		return false
 	}
+	return a.storesOthers(ctx, failed)
+}
+
+// storesOthers reports whether the database of the outbox and inbox stores something after failed.
+func (a *attempt) storesOthers(ctx context.Context, failed error) bool {
 	if _, known := a.live.outage.failing(); known != nil {
 		return false
 	}
@@ -155,6 +161,32 @@ func (a *attempt) failsAlone(ctx context.Context) bool {
 		return false // a full disk may have room for a small row
 	}
 	return a.live.stores(ctx) == nil
+}
+
+// loneError is the failure of a message that the database would not store, while it stores other messages.
+func loneError(err error) error {
+	if errors.Is(err, transport.ErrDenied) {
+		return fmt.Errorf("the database stores other messages, and not this one: the handler has left its transaction with another role "+
+			"(SET ROLE, SET SESSION AUTHORIZATION), which lacks a right of the endpoint's: end it with RESET ROLE: %w", err)
+	}
+	return fmt.Errorf("the database stores other messages, and not this one: %w", err)
+}
+
+// brokenError is the failure of a message whose handler breaks its connection to the database at each attempt.
+type brokenError struct{ errtree.Mark }
+
+func (e *brokenError) Error() string {
+	return "the handler's connection to the database breaks at each attempt, and others do not: " + e.Mark.Error()
+}
+
+// FaultClass makes the class of the failure "connection".
+func (e *brokenError) FaultClass() string { return "connection" }
+
+// breaksAlone reports whether a handler's transaction was lost at each attempt of the delivery, and the database stores other
+// things nevertheless. A server that restarts refuses the first connections, which is an outage.
+func (a *attempt) breaksAlone(ctx context.Context, err error) bool {
+	return a.live.outage != nil && !a.settlement.over() && !a.settlement.completedFirst() && ctx.Err() == nil &&
+		a.repeatable(err) && a.storesOthers(ctx, err)
 }
 
 // granted adds advice to the error of a missing right to the tables of the outbox or inbox.

@@ -99,6 +99,8 @@ func (s *store) Classify(err error) tablequeue.Class {
 	answer, answered := errors.AsType[*pgconn.PgError](err)
 	_, connecting := errors.AsType[*pgconn.ConnectError](err)
 	switch {
+	case errors.Is(err, errEndedByUser):
+		return tablequeue.Failed
 	case errors.Is(err, errNotBegun), errors.Is(err, errNoConnection):
 		return tablequeue.Unavailable
 	case errors.Is(err, errAnswerLost):

@@ -122,6 +122,9 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	if conn.Conn().IsClosed() {
 		return fmt.Errorf("postgres: commit: %w", errNoConnection)
 	}
+	if h.user.tx != nil && conn.Conn().PgConn().TxStatus() == idle {
+		return fmt.Errorf("postgres: commit: %w", errEndedByUser)
+	}
 	units := []*tablequeue.Unit{u}
 	err := h.store.detector.Once(ctx, units, func() error {
 		err := h.store.detector.CheckDelays(units)
@@ -153,7 +156,13 @@ func (h *handlerTx) Broken() bool {
 var (
 	errNotBegun = errors.New("the transaction could not be begun")
 	errWrites   = errors.New("the handler's writes could not be committed")
+
+	errEndedByUser = errors.New("the handler has ended its transaction by COMMIT or ROLLBACK, so that its messages were not sent: " +
+		"leave the end of the transaction to the endpoint, or use a savepoint")
 )
+
+// idle is the status of a session outside of a transaction (PostgreSQL 15, "Message Formats", ReadyForQuery).
+const idle = 'I'
 
 // A handler's session has the handler's settings. The planner may choose there to read a small table as a whole, and
 // cache that plan when the table grows. So the engine turns that off for its own statements in the transaction, until

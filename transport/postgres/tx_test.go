@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -244,4 +245,28 @@ func TestAForeignTransactionIsNotOurs(t *testing.T) {
 	t.Parallel()
 	_, err := Tx(t.Context(), session{nil})
 	isErr(t, err, ErrNotOurs)
+}
+
+// A handler that ends its transaction by text has lost its writes, or has written twice when the message is repeated: its
+// messages are not sent, and the error says why.
+func TestATransactionThatItsHandlerEnds(t *testing.T) {
+	t.Parallel()
+	for _, statement := range []string{"ROLLBACK", "COMMIT"} {
+		for _, p := range []Transport{{}, {Pooled: true}} {
+			w := newBiz(t)
+			c := w.openAs(p)
+			send(t, c, to("in", msg("1")))
+			tx, user := begun(t, receive(t, receiver(t, c, "in"), 1)[0])
+			ok(t, w.write(user, 1))
+			_, err := user.Exec(t.Context(), statement)
+			ok(t, err)
+			err = tx.Complete(t.Context(), []transport.Operation{to("out", msg("2"))})
+			if err == nil || errors.Is(err, transport.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "COMMIT or ROLLBACK") {
+				t.Errorf("%s: %v", statement, err)
+			}
+			if in, out := w.count("in"), w.count("out"); in != 1 || out != 0 {
+				t.Errorf("%s: %d messages in, %d out, want 1 and 0", statement, in, out)
+			}
+		}
+	}
 }
