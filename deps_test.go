@@ -39,6 +39,7 @@ var rules = []rule{
 
 	{of: "transport", ours: []string{"header"}},
 	{of: "recoverability", ours: []string{"header", "internal/errtree", "resilience"}},
+	{of: "internal/copies", ours: []string{"header", "internal/envelope", "internal/errtree", "internal/fault", "transport"}},
 	{of: "internal/cron"},
 	{of: "internal/errtree"},
 	{of: "internal/fault", ours: []string{"header", "internal/errtree", "internal/strictjson", "recoverability"}},

@@ -99,6 +99,11 @@ const (
 // that copy when it is returned.
 const UndecodableHeaders = "Holdfast.Undecodable.Headers"
 
+// HoldfastReceived is set on a copy in an error queue whose received headers have no room beside those of the fault. Its value
+// has the received headers, compressed, or is "body" if they are in front of the body. Endpoints and the command holdfast
+// restore the message.
+const HoldfastReceived = "Holdfast.Received"
+
 // Names of the headers by which ServiceControl returns messages from the error queue and learns that they were
 // processed.
 const (

@@ -26,6 +26,10 @@ var (
 	ErrDenied = errors.New("the user of the connection lacks a right")
 	// ErrTooLarge matches every [*TooLargeError] in errors.Is.
 	ErrTooLarge = errors.New("message too large")
+	// ErrContent is returned if the broker or the driver refuses a message because of the number, the text or the encoding of
+	// its headers, or of a property: nothing was done. No queue accepts the message as it is, and another copy with other
+	// headers may be accepted. [TooLargeError] is for a size. Not every driver recognizes that.
+	ErrContent = errors.New("the content of the message is refused")
 	// ErrNotFound is returned by Cancel and Take if the message does not exist any more.
 	ErrNotFound = errors.New("not found")
 	// ErrDeliveryLimit is returned by Browse, Next and Take if reading counts as a delivery, and a further one could use up

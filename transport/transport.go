@@ -18,7 +18,8 @@
 //   - deliver a message that it cannot decode with Message.Undecodable set, so that the endpoint can move it to the
 //     error queue;
 //   - return [ErrNoQueue] for an operation whose destination does not exist or accepts no messages, and
-//     [*TooLargeError] for one over the broker's limits;
+//     [*TooLargeError] for one over the broker's limits, also if the broker would close the connection over it;
+//   - return [ErrContent] for an operation that is refused because of its message, for another reason than a size;
 //   - keep operations apart: one that the broker refuses never fails others of the batch.
 //
 // It should
