@@ -299,7 +299,7 @@ func (a *attempt) repeatable(err error) bool {
 		return true
 	}
 	// err may wrap itself. A statement that a time limit ends may break its connection, which looks like a conflict.
-	return errtree.Find[*unnoticedError](err) != nil || conflict(&a.session, err) && !timedOut(err)
+	return errtree.Find[*incompleteError](err) != nil || conflict(&a.session, err) && !timedOut(err)
 }
 
 // origin returns the place of an error that has no stack: the handler that was invoked, else the stage.

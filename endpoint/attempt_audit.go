@@ -29,15 +29,24 @@ func (in *incoming) completeProcessed(
 	case !in.settlement.unit(tx):
 		return in.completeInOrder(ctx, ops, notice, audited)
 	}
-	err := in.settlement.complete(ctx, tx, together(ops, notice, audited))
-	if notice == nil || !noQueueFor(err, len(ops)) {
-		return err
+	for {
+		all := together(ops, notice, audited)
+		err := in.settlement.complete(ctx, tx, all)
+		switch {
+		case notice != nil && noQueueFor(err, len(ops)):
+			in.noticeFailed(ctx, notice, err)
+			notice = nil
+		case audited != nil && in.audit.refusedBy(errorOf(err, len(all)-1)):
+		case err == nil:
+			in.audit.report(ctx, in)
+			return nil
+		default:
+			return err
+		}
+		if tx != nil { // it is over
+			return &incompleteError{errtree.Mark{Err: err}}
+		}
 	}
-	in.noticeFailed(ctx, notice, err)
-	if tx != nil { // it is over
-		return &unnoticedError{errtree.Mark{Err: err}}
-	}
-	return in.settlement.complete(ctx, nil, together(ops, nil, audited))
 }
 
 // completeInOrder is completeProcessed where sending several messages is no unit. The notice follows when ops have been
@@ -63,10 +72,17 @@ func (in *incoming) completeInOrder(
 	if audited == nil {
 		return in.settlement.complete(ctx, nil, nil)
 	}
-	if err := in.settlement.complete(ctx, nil, []transport.Operation{audited.auditCopy(notice != nil)}); err != nil {
-		return fmt.Errorf("audit copy to queue %q: %w", in.e.cfg.AuditQueue, err)
+	for {
+		err := in.settlement.complete(ctx, nil, []transport.Operation{audited.auditCopy(notice != nil)})
+		switch {
+		case in.audit.refusedBy(errorOf(err, 0)):
+		case err == nil:
+			in.audit.report(ctx, in)
+			return nil
+		default:
+			return fmt.Errorf("audit copy to queue %q: %w", in.e.cfg.AuditQueue, err)
+		}
 	}
-	return nil
 }
 
 // together returns ops, and behind them the notice and the audit copy of audited, which may be nil.
@@ -81,7 +97,8 @@ func together(ops []transport.Operation, notice *transport.Operation, audited *a
 	return all
 }
 
-// auditCopy returns the copy for the audit queue. After a notice, ServiceControl sends none of its own.
+// auditCopy returns the copy for the audit queue, or for the error queue if the audit queue has refused it. After a notice,
+// ServiceControl sends no audit copy of its own.
 func (a *attempt) auditCopy(noticed bool) transport.Operation {
 	h := fault.AuditHeaders(a.original.Headers, 9)
 	h.Set(header.ProcessingStarted, header.FormatTime(a.startedAt))
@@ -98,5 +115,5 @@ func (a *attempt) auditCopy(noticed bool) transport.Operation {
 	}
 	op := a.copyTo(a.e.cfg.AuditQueue, h, 0)
 	op.TTL = a.e.cfg.AuditExpireAfter
-	return op
+	return a.audit.instead(op, a.live)
 }

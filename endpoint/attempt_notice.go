@@ -67,8 +67,9 @@ func (in *incoming) noticeFailed(ctx context.Context, notice *transport.Operatio
 		"it learns from the audit copy that a message was processed", err, slog.String("queue", notice.Queue))
 }
 
-// unnoticedError is the error of a transaction that could not be completed because the queue of the notice is missing.
-type unnoticedError struct{ errtree.Mark }
+// incompleteError is the error of a transaction that could not be completed because the queue of the notice is missing, or
+// because the audit copy was refused. The next attempt sends no notice, or another copy.
+type incompleteError struct{ errtree.Mark }
 
 // noQueueFor reports whether a queue is missing for operation i of a dispatch that failed with err.
 func noQueueFor(err error, i int) bool {

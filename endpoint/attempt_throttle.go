@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -196,7 +197,13 @@ func (t *throttling) copyFor(ctx context.Context, after time.Duration) {
 	in := t.in
 	after = min(after, in.live.limits.MaxDelay)
 	headers := fault.DeferHeaders(in.original.Headers, t.usedRetries(), t.all())
-	if err := in.settlement.complete(ctx, nil, []transport.Operation{in.copyTo(in.queue, headers, after)}); err != nil {
+	err := in.settlement.complete(ctx, nil, []transport.Operation{in.copyTo(in.queue, headers, after)})
+	switch {
+	case err == nil:
+	case copies.OfMessage(err):
+		in.moveRefused(ctx, &copyError{"the message could not be postponed", err})
+		return
+	default:
 		in.requeue(ctx, in.keep(ctx, err))
 		return
 	}

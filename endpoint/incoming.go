@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/pump"
@@ -30,6 +31,7 @@ type incoming struct {
 	original *transport.Message // as received, without the headers of the quarantine; never changed
 
 	settlement settlement
+	audit      audit
 	throttling throttling // the zero value where attempts are never limited
 	keyed      keyed
 	conflicts  conflicts
@@ -56,9 +58,10 @@ func (l *live) newIncoming(d transport.Delivery, slot *pump.Slot, queue string) 
 	return in
 }
 
-// originalOf returns the message of a delivery without the headers of the quarantine, and its id.
+// originalOf returns the message of a delivery as its sender made it, and its id. A packed message is unpacked, whoever
+// returned it.
 func originalOf(d transport.Delivery) (m *transport.Message, id string) {
-	m = d.Message()
+	m = copies.Unpacked(d.Message())
 	if h, returned := fault.ReturnedHeaders(m.Headers); returned {
 		own := *m
 		own.Headers, m = h, &own

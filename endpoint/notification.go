@@ -58,10 +58,13 @@ const (
 	FallbackDeadLetter Fallback = "dead_letter"
 	// FallbackTrimmed, FallbackMinimal and FallbackOriginal are a copy with fewer headers: without history and with
 	// texts of at most 512 bytes; with the failed queue, the time, the class of the error and the endpoint, and where
-	// there is room the type of the error and the host; with the received headers only.
+	// there is room the type of the error and the host; with the received headers only, if a packed copy is refused too.
 	FallbackTrimmed  Fallback = "trimmed_headers"
 	FallbackMinimal  Fallback = "minimal_headers"
 	FallbackOriginal Fallback = "original_headers"
+	// FallbackPacked is a copy with a few headers, and with all received headers compressed in Holdfast.Received. An endpoint
+	// that the copy is returned to restores the message.
+	FallbackPacked Fallback = "packed"
 	// FallbackHeld is a return to the queue after a pause. The endpoint is not ready meanwhile.
 	FallbackHeld Fallback = "held"
 )

@@ -90,6 +90,9 @@ func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
 			case !op.At.IsZero(): // the broker counts by its own clock
 				op.After, op.At = op.Delay(now), time.Time{}
 			}
+			if r.isAudit(b.ops[i : i+1]) { // a driver has no bound of its own for the headers of a copy
+				op.Message.NativeID = op.Message.ID
+			}
 			b.owners = append(b.owners, owner{row: row, refused: takeRefused(op.Message)})
 		}
 		b.rows = append(b.rows, row)

@@ -9,9 +9,6 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
-	"github.com/holdfast-go/holdfast/internal/errtree"
-	"github.com/holdfast-go/holdfast/internal/fault"
-	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -22,7 +19,7 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 	if missing { // further messages for it fail before their commit
 		r.outbox.destinations.expect(op.Queue, 0)
 	}
-	permanent := missing || errors.Is(err, transport.ErrTooLarge)
+	final := permanent(err)
 	if own.waits = forBroker; unanswered(err) {
 		if r.book().Unwell(destinationOf(op)) {
 			own.waits = forDestination
@@ -37,9 +34,9 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 		if own.waits = forDestination; now.Sub(own.refused) < r.live.e.cfg.OutboxRefusedFor {
 			return true
 		}
-		permanent = true
+		final = true
 	}
-	if own.tries++; !permanent && own.tries < settleTries {
+	if own.tries++; !final && own.tries < settleTries {
 		return true
 	}
 	if op.Message.Headers.Get(header.ControlMessage) != "" {
@@ -124,39 +121,19 @@ func withRefused(op transport.Operation, refused time.Time) transport.Operation 
 // toErrorQueue moves the message of an operation that failed with cause to the error queue. It failed in the queue that
 // it is for, so that a return brings it there.
 func (r *relay) toErrorQueue(ctx context.Context, op *transport.Operation, cause error, yield func()) error {
-	l, now := r.live, time.Now()
+	l := r.live
 	destination := op.Queue
 	if destination == "" { // a published message
 		destination = l.names.of(l.e.cfg.Name)
 	}
-	f := recoverability.Failure{
-		Err: &unsentError{op.Queue, cause}, MessageID: op.Message.ID, Type: firstType(op.Message.Headers), Queue: destination,
-		Headers: op.Message.Headers, Body: op.Message.Body, FirstFailure: now, Now: now, Instance: l.e.cfg.Instance,
-		Config: l.recoverability,
-	}
-	full := fault.Headers(f, l.e.host, fault.Frame{Func: "github.com/holdfast-go/holdfast/endpoint.outbox"})
-	full.Set(header.FailedQ, l.names.address(destination))
-	queue := l.recoverability.ErrorQueue
-	var err error
-	for _, c := range errorCandidates(op.Message.Headers, full) {
-		m := *op.Message
-		m.Headers = c.headers
-		m.Headers.SetDefault(header.MessageID, m.ID)
-		err = r.sendAlone(ctx, transport.Operation{Message: &m, Queue: queue}, yield)
-		if large, ok := errors.AsType[*transport.TooLargeError](err); !ok || large.What == "body" {
-			break
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("error queue %q: %w", queue, onlyError(err))
-	}
-	l.e.cfg.Logger.ErrorContext(ctx, "a message of the outbox was refused and moved to the error queue",
-		slog.String("message", errtree.Cut(f.MessageID, maxLogged)), slog.String("type", errtree.Cut(f.Type, maxLogged)),
-		slog.String("queue", op.Queue),
-		slog.String("error_queue", queue), slog.Any("error", cause))
-	l.notify(ctx, Notification{
-		Kind: MovedToError, Action: recoverability.MoveToError{Queue: queue}, Failure: &f, To: queue,
+	refused := l.refusedCopyOf(op.Message, destination, &unsentError{op.Queue, cause}, "outbox")
+	err := refused.toErrorQueue(func(moved transport.Operation) error {
+		return onlyError(r.sendAlone(ctx, moved, yield))
 	})
+	if err != nil {
+		return fmt.Errorf("error queue %q: %w", refused.queue(), err)
+	}
+	refused.report(ctx, "a message of the outbox was refused and moved to the error queue")
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -26,32 +27,41 @@ func (in *incoming) suspect() bool {
 	return a.N-known.Failed > in.live.recoverability.Quarantine.After
 }
 
-// quarantine moves a suspect there. If the quarantine does not take it, it reports false: the message is then
-// handled like any other.
+// quarantine moves a suspect there. If the quarantine is missing, it reports false: the message is then handled like any
+// other. A message whose copy the quarantine refuses moves to the error queue.
 func (in *incoming) quarantine(ctx context.Context) bool {
+	switch err := in.enterQuarantine(ctx); {
+	case err == nil:
+	case errors.Is(err, transport.ErrNoQueue):
+		in.live.quarantine.find(ctx, err)
+		in.logError(ctx, slog.LevelWarn, "a message cannot be quarantined and is handled like any other",
+			err, slog.Int("attempt", in.delivery.Attempt().N))
+		in.cleared = true
+		return false
+	case copies.OfMessage(err):
+		in.moveRefused(ctx, &copyError{fmt.Sprintf(
+			"the process may crash over the message, which was delivered %d times, and it could not be moved to quarantine", in.delivery.Attempt().N,
+		), err})
+	default:
+		in.slot.Free()
+		in.requeue(ctx, in.keep(ctx, fmt.Errorf("move to quarantine: %w", err)))
+	}
+	return true
+}
+
+// enterQuarantine completes the message with a copy in quarantine.
+func (in *incoming) enterQuarantine(ctx context.Context) error {
 	q, n := in.live.quarantine, in.delivery.Attempt().N
 	headers := fault.QuarantineHeaders(in.original.Headers, in.live.names.address(in.queue), n)
 	place := in.nextPlace()
 	report := func() {}
 	defer func() { in.report(place, report) }()
-	err := in.settlement.complete(ctx, nil, []transport.Operation{in.copyTo(q.queue, headers, 0)})
-	var large *transport.TooLargeError
-	switch {
-	case err == nil:
-	case errors.Is(err, transport.ErrNoQueue), errors.As(err, &large):
-		q.find(ctx, err)
-		in.logError(ctx, slog.LevelWarn, "a message cannot be quarantined and is handled like any other",
-			err, slog.Int("attempt", n))
-		in.cleared = true
-		return false
-	default:
-		in.slot.Free()
-		in.requeue(ctx, in.keep(ctx, fmt.Errorf("move to quarantine: %w", err)))
-		return true
+	if err := in.settlement.complete(ctx, nil, []transport.Operation{in.copyTo(q.queue, headers, 0)}); err != nil {
+		return err
 	}
 	in.slot.Free()
 	if in.settlement.lostLease() {
-		return true
+		return nil
 	}
 	select {
 	case q.moved <- struct{}{}:
@@ -61,7 +71,7 @@ func (in *incoming) quarantine(ctx context.Context) bool {
 		slog.String("message", in.logID()), slog.Int("attempt", n), slog.String("queue", q.queue))
 	f := in.facts(fmt.Errorf("delivered %d times: the process may crash over it", n))
 	report = func() { in.live.notify(ctx, Notification{Kind: Quarantined, To: q.queue, Failure: &f}) }
-	return true
+	return nil
 }
 
 // exclusive is a message that was received from the quarantine.

@@ -441,20 +441,23 @@ func TestUndecodableMessagesAreNotQuarantined(t *testing.T) {
 	})
 }
 
-// A message that is too large for the quarantine is handled like any other.
-func TestAMessageTooLargeForQuarantineIsHandled(t *testing.T) {
+// A message that is too large for the quarantine moves to the error queue: handled like any other, it may crash the process.
+func TestAMessageTooLargeForQuarantineFails(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var calls harness.Tally
+		var calls, told harness.Tally
 		m := wire("m")
 		delivered(t, broker, "sales", m, 20)
 		broker.MaxHeaders = m.Headers.Size() + 10
-		harness.Start(t, harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
 			calls.Add(fmt.Sprint(s.Attempt().N))
 			return nil
-		})))
+		}))
+		cfg.Notify = telling(&told)
+		harness.Start(t, cfg)
 		time.Sleep(time.Second)
-		if diff := cmp.Diff([]string{"21"}, calls.List()); diff != "" {
-			t.Error(diff)
+		want := []string{"fallback_taken original_headers", "moved_to_error to error"}
+		if diff := cmp.Diff(want, told.List()); diff != "" || len(calls.List()) != 0 || len(broker.Messages("error")) != 1 {
+			t.Errorf("handled %v, in the error queue %d: %s", calls.List(), len(broker.Messages("error")), diff)
 		}
 	})
 }

@@ -113,7 +113,7 @@ func (r *recovery) begin(a *attempt, f recoverability.Failure) *pipeline.Recover
 func (r *recovery) separable(err error) bool {
 	return err != nil && (len(r.session.ops) > 0 || r.session.tx != nil) &&
 		(r.settlement.completedFirst() || !unanswered(err) && !conflict(r.session, err) &&
-			errtree.Find[*unnoticedError](err) == nil)
+			errtree.Find[*incompleteError](err) == nil)
 }
 
 // startOver discards the messages and writes of the recovery.

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
@@ -19,7 +21,7 @@ import (
 
 // execution carries out an action on a failed message. Where the broker refuses, it takes the next fallback:
 //
-//	a queue without room for the headers:   fewer and shorter fault headers, in the end none
+//	a copy that is refused for its content: fewer and shorter fault headers, in the end packed ones
 //	a delayed copy that is refused:         the error queue
 //	an error queue that refuses:            the configured one, where that is another
 //	that one too:                           the broker's dead-letter queue, where it has one
@@ -65,7 +67,9 @@ func (x *execution) delay(ctx context.Context, a recoverability.Delay) error {
 	short := full.Clone()
 	short.Del(header.HoldfastHistory)
 	short.Del(header.HoldfastRetryLastError)
-	err := x.to(ctx, x.queue, a.For, []candidate{{headers: full}, {FallbackTrimmed, short}})
+	err := x.to(ctx, x.queue, a.For, func(yield func(copies.Form, *transport.Message) bool) {
+		_ = yield(copies.Full, x.copyTo(x.queue, full, 0).Message) && yield(copies.Trimmed, x.copyTo(x.queue, short, 0).Message)
+	})
 	if err == nil || !refused(err) {
 		return err
 	}
@@ -130,46 +134,31 @@ func (x *execution) moveToError(ctx context.Context, queue string, native bool) 
 
 func (x *execution) toError(ctx context.Context, a recoverability.MoveToError) error {
 	x.logAction(ctx, a, x.rec.Failure)
-	err := x.to(ctx, a.Queue, 0, errorCandidates(x.original.Headers, x.rec.Fault))
+	err := x.to(ctx, a.Queue, 0, copies.ForErrorQueue(x.copyTo(a.Queue, x.original.Headers.CopyOnWrite(), 0).Message, x.rec.Fault))
 	if err == nil {
 		x.rec.Action = a
 	}
 	return err
 }
 
-// errorCandidates returns the headers that a copy in the error queue may have: the best first.
-func errorCandidates(received, full header.Map) []candidate {
-	return []candidate{
-		{headers: fault.ErrorHeaders(received, full)},
-		{FallbackTrimmed, fault.ErrorHeaders(received, fault.Trim(full))},
-		{FallbackMinimal, fault.ErrorHeaders(received, fault.Short(full))},
-		{FallbackMinimal, fault.ErrorHeaders(received, fault.Minimal(full))},
-		{FallbackOriginal, fault.ErrorHeaders(received, header.Map{})},
-	}
+// fallbackOf are the fallbacks that the forms of a copy are.
+var fallbackOf = map[copies.Form]Fallback{
+	copies.Trimmed: FallbackTrimmed, copies.Minimal: FallbackMinimal, copies.Packed: FallbackPacked, copies.Original: FallbackOriginal,
 }
 
-// candidate is the headers that a copy may have, and the fallback that they are.
-type candidate struct {
-	fallback Fallback
-	headers  header.Map
-}
-
-// to sends a copy with the first headers that there is room for.
-func (x *execution) to(ctx context.Context, queue string, after time.Duration, candidates []candidate) (err error) {
-	for _, c := range candidates {
-		op := x.copyTo(queue, c.headers, after)
-		// The body is disregarded: the broker has had room for it once, and some drivers have more for a copy.
-		if size, most := op.Message.Headers.Size(), x.live.limits.MaxHeaders; most > 0 && size > most {
-			err = &transport.TooLargeError{What: "headers", Size: size, Max: most}
-			continue
+// to sends the first candidate of a copy that is not refused for its content. The broker decides: a bound of the driver for
+// headers that endpoints send does not concern received ones.
+func (x *execution) to(
+	ctx context.Context, queue string, after time.Duration, candidates iter.Seq2[copies.Form, *transport.Message],
+) (err error) {
+	for form, m := range candidates {
+		err = x.replace(ctx, transport.Operation{Message: m, Queue: queue, After: after})
+		if fallback := fallbackOf[form]; err == nil && fallback != "" {
+			x.log().WarnContext(ctx, "the whole copy of a failed message was refused: one with fewer headers was sent",
+				slog.String("message", x.logID()), slog.String("queue", queue), slog.String("headers", string(fallback)))
+			x.tookFallback(fallback, x.rec.Action)
 		}
-		err = x.replace(ctx, op)
-		if err == nil && c.fallback != "" {
-			x.log().WarnContext(ctx, "a queue has no room for all headers of a failed message: some are left out",
-				slog.String("message", x.logID()), slog.String("queue", queue), slog.String("headers", string(c.fallback)))
-			x.tookFallback(c.fallback, x.rec.Action)
-		}
-		if large, ok := errors.AsType[*transport.TooLargeError](err); !ok || large.What == "body" {
+		if !refused(err) || !copies.OfMessage(errorOf(err, len(x.sent))) {
 			return err
 		}
 	}
@@ -192,8 +181,7 @@ func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
 	for try := 1; ; try++ {
 		err := x.of(x.complete(ctx, ops), len(x.sent))
-		permanent := errors.Is(err, transport.ErrNoQueue) || errors.Is(err, transport.ErrTooLarge)
-		if try == settleTries || !refused(err) || permanent || pause.Wait(x.live.settling.context()) != nil {
+		if try == settleTries || !refused(err) || permanent(err) || pause.Wait(x.live.settling.context()) != nil {
 			return err
 		}
 	}

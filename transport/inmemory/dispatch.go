@@ -86,6 +86,8 @@ func (c *conn) refusal(op *transport.Operation, now time.Time) error {
 		return &transport.TooLargeError{What: "headers", Size: m.Headers.Size(), Max: limits.MaxHeaders}
 	case delay > limits.MaxDelay:
 		return fmt.Errorf("inmemory: a delay of %v is over the limit of %v", delay, limits.MaxDelay)
+	case c.t.Refuse != nil:
+		return c.t.Refuse(op)
 	}
 	return nil
 }

@@ -40,6 +40,10 @@ type Transport struct {
 	// publish, a receipt, the kind of records, or the id of a record as the text of a UUID. "Store" is also the verb of Complete of a transaction of BeginStore.
 	// It must be safe for concurrent use.
 	Fail func(verb, object string) error
+	// Refuse, if set, is called with each operation that is checked or sent. If it returns an error, the broker refuses the
+	// operation because of its message: that error is [transport.ErrContent] or a TooLargeError. It must be safe for
+	// concurrent use.
+	Refuse func(op *transport.Operation) error
 
 	broker broker
 }
