@@ -267,44 +267,60 @@ func expiration(ttl time.Duration) string {
 }
 
 // check fails where p cannot be sent: the client library closes the connection over a name that is too long, and the
-// broker over a frame that is too long.
+// broker over a frame that is too long. No client of the library can receive more than 8,192 headers.
 func check(p *amqp.Publishing, maxBody, frameSize int) error {
 	if len(p.Body) > maxBody {
 		return &transport.TooLargeError{What: "body", Size: len(p.Body), Max: maxBody}
 	}
-	size := 14 + 1 + 4 // class, weight, body size, flags; delivery mode; length of the table
-	if p.Priority > 0 {
-		size++
-	}
-	if !p.Timestamp.IsZero() {
-		size += 8
+	if n := len(p.Headers); n > maxElements {
+		return &transport.TooLargeError{What: "header count", Size: n, Max: maxElements}
 	}
 	for name, value := range p.Headers {
 		if len(name) > maxShort {
 			return fmt.Errorf("header name %.40q...: %w", name,
 				&transport.TooLargeError{What: "headers", Size: len(name), Max: maxShort})
 		}
-		s, isText := value.(string)
-		if isText && routes(name) {
-			return fmt.Errorf("rabbitmq: header %q: the broker routes messages by it: use another name", name)
-		}
-		if keys, ok := value.([]any); ok { // see withDelay
-			s, _ = keys[0].(string)
-			size += 5
-		}
-		size += len(name) + len(s) + 6
-	}
-	for _, s := range []string{p.MessageId, p.CorrelationId, p.ReplyTo, p.ContentType, p.Type, p.Expiration} {
-		size += len(s) + 1
-	}
-	for _, s := range []string{p.AppId, p.UserId, p.ContentEncoding} {
-		if s != "" {
-			size += len(s) + 1
+		if _, isText := value.(string); isText && routes(name) {
+			return fmt.Errorf("rabbitmq: header %q: the broker routes messages by it: use another name (%w)", name, transport.ErrContent)
 		}
 	}
-	const envelope = 8
-	if limit := frameSize - envelope; frameSize > 0 && size > limit {
+	const envelope = frameStart + 1
+	if size, limit := sizeOfHeader(p), frameSize-envelope; frameSize > 0 && size > limit {
 		return &transport.TooLargeError{What: "headers", Size: size, Max: limit}
 	}
 	return nil
+}
+
+// sizeOfHeader returns the size of the content header of a message, as the client library writes the frame, without the frame's
+// envelope. A header is a text, or a list of one text: see withDelay.
+func sizeOfHeader(p *amqp.Publishing) int {
+	size := propertiesStart
+	if len(p.Headers) > 0 {
+		size += 4
+	}
+	for name, value := range p.Headers {
+		s, _ := value.(string)
+		if keys, isList := value.([]any); isList {
+			s, _ = keys[0].(string)
+			size += 5
+		}
+		size += 1 + len(name) + 5 + len(s)
+	}
+	if p.DeliveryMode > 0 {
+		size++
+	}
+	if p.Priority > 0 {
+		size++
+	}
+	if !p.Timestamp.IsZero() {
+		size += 8
+	}
+	for _, s := range []string{
+		p.MessageId, p.CorrelationId, p.ReplyTo, p.ContentType, p.Type, p.Expiration, p.AppId, p.UserId, p.ContentEncoding,
+	} {
+		if s != "" {
+			size += 1 + len(s)
+		}
+	}
+	return size
 }

@@ -40,7 +40,7 @@ const (
 	transientMode  = "transient"
 )
 
-var errUserID = errors.New("rabbitmq: property user-id: it is not the user of the connection, and the broker refuses others")
+var errUserID = fmt.Errorf("rabbitmq: property user-id: it is not the user of the connection, and the broker refuses others (%w)", transport.ErrContent)
 
 // withProperties returns a copy of a message with the properties of its operation. The broker closes the channel, and
 // the messages in flight with it, over a user-id that is not the user of the connection; an empty user is unknown.
@@ -51,7 +51,7 @@ func withProperties(msg *amqp.Publishing, properties map[string]string, user str
 	own := *msg
 	for name, value := range properties {
 		if err := setProperty(&own, name, value); err != nil {
-			return nil, fmt.Errorf("rabbitmq: property %s %.40q: %w", name, value, err)
+			return nil, fmt.Errorf("rabbitmq: property %s %.40q: %w (%w)", name, value, err, transport.ErrContent)
 		}
 	}
 	if own.UserId != "" && user != "" && own.UserId != user {
