@@ -21,6 +21,10 @@ Each message is moved as a unit on SQL transports: killed at any moment, the com
 again to go on. RabbitMQ, Amazon SQS and Azure Service Bus have no such unit: the message is sent first and removed
 after, and is in both queues when the command is killed between the two.
 
+A packed message, whose headers had no room beside those of the failure, is returned with the headers that it was sent
+with. If the broker refuses these headers, the message is returned packed, and its endpoint restores it: an endpoint of a
+version before packed messages cannot.
+
 A message that cannot be returned is reported and stays: its queue does not exist, its headers do not name one (see
 --to), or it cannot be decoded.`
 

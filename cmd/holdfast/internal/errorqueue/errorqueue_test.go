@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/errorqueue"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -336,5 +337,81 @@ func TestAContentIDSelectsOneMessageOrAll(t *testing.T) {
 		if test.ambiguous && (err == nil || !strings.Contains(err.Error(), "2 messages have the id "+id)) {
 			t.Errorf("%s: the error is %v", test.name, err)
 		}
+	}
+}
+
+// packed is a message that failed, as the error queue has it when the bound of its broker has no room for more headers.
+func packed(t *testing.T, m *transport.Message, size int) *transport.Message {
+	t.Helper()
+	m.Headers.Set("Foreign", strings.Repeat("x", size))
+	full := header.New(header.Field{Name: header.FailedQ, Value: "sales"}, header.Field{Name: header.HoldfastFaultClass, Value: "timeout"})
+	for form, c := range copies.ForErrorQueue(m, full) {
+		if form == copies.Packed {
+			return c
+		}
+	}
+	t.Fatal("there is no packed candidate")
+	return nil
+}
+
+// Packed messages are listed and returned as they were sent. Only a return whose headers have no room stays packed.
+func TestPackedMessagesAreListedAndReturned(t *testing.T) {
+	m := failed("a", header.EnclosedMessageTypes, "Shop.Bill")
+	whole := m.Headers.Clone()
+	broker, q := errorQueue(t, packed(t, m, 5000))
+	err := q.Each(t.Context(), func(listed *transport.Message, e errorqueue.Entry) error {
+		if e.Class != "timeout" || e.Type != "Shop.Bill" || len(listed.Headers.Get("Foreign")) != 5000 || e.Undecodable != "" {
+			t.Errorf("listed %+v with %s", e, listed.Headers.AppendJSON(nil))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, err := q.Retry(t.Context(), errorqueue.Plan{}); err != nil || o.Done != 1 {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	whole.Set("Foreign", strings.Repeat("x", 5000))
+	whole.Set(header.HoldfastReturns, "1")
+	if got := broker.Messages("sales"); len(got) != 1 || asJSON(t, got[0].Headers) != asJSON(t, whole) {
+		t.Errorf("returned %s", asJSON(t, got[0].Headers))
+	}
+}
+
+func TestReturnWithoutRoomStaysPacked(t *testing.T) {
+	broker := &inmemory.Transport{}
+	broker.Refuse = func(op *transport.Operation) error {
+		if n := op.Message.Headers.Size(); n > 5000 {
+			return &transport.TooLargeError{What: "headers", Size: n, Max: 5000}
+		}
+		return nil
+	}
+	broker.CreateQueues("error", "sales")
+	if err := broker.Put("error", packed(t, failed("a"), 5000)); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := broker.Open(t.Context(), transport.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	q := &errorqueue.Queue{Conn: conn, Name: "error"}
+	if o, err := q.Retry(t.Context(), errorqueue.Plan{}); err != nil || o.Done != 1 {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	got := broker.Messages("sales")
+	if len(got) != 1 || got[0].Headers.Get(header.HoldfastReceived) == "" || got[0].Headers.Get(header.HoldfastReturns) != "1" {
+		t.Fatalf("returned %v", got)
+	}
+	if n := len(copies.Unpacked(got[0]).Headers.Get("Foreign")); n != 5000 {
+		t.Errorf("unpacked, the header has %d bytes", n)
+	}
+}
+
+func TestDamagedPackedMessageIsListed(t *testing.T) {
+	_, q := errorQueue(t, failed("a", header.HoldfastReceived, "?", header.FailedQ, "sales"))
+	o, err := q.Retry(t.Context(), errorqueue.Plan{})
+	if err != nil || o.Refused != 1 || !strings.Contains(o.Failures[0].Error, header.HoldfastReceived) {
+		t.Errorf("%+v, %v", o, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -31,13 +32,21 @@ func (q *Queue) shortName(address string) string {
 	return address
 }
 
-// Each calls visit with each selected message, in the order of the queue. The messages stay unchanged.
+// Each calls visit with each selected message, in the order of the queue. The messages stay unchanged. A packed one is
+// visited as its sender made it, with the headers of the fault.
 func (q *Queue) Each(ctx context.Context, visit func(*transport.Message, Entry) error) error {
-	return q.walk(ctx, func(_ transport.Cursor, m *transport.Message, e Entry) error { return visit(m, e) })
+	return q.walk(ctx, func(m listed, e Entry) error { return visit(m.message, e) })
 }
 
-// walk calls visit with each selected message, and the cursor that it is read with.
-func (q *Queue) walk(ctx context.Context, visit func(transport.Cursor, *transport.Message, Entry) error) (err error) {
+// listed is a message of the queue.
+type listed struct {
+	in      transport.Cursor
+	stored  *transport.Message // as Next returned the message
+	message *transport.Message // unpacked
+}
+
+// walk calls visit with each selected message.
+func (q *Queue) walk(ctx context.Context, visit func(listed, Entry) error) (err error) {
 	browser, ok := q.Conn.(transport.Browser)
 	if !ok {
 		return errors.New("the transport cannot list messages")
@@ -60,19 +69,20 @@ func (q *Queue) walk(ctx context.Context, visit func(transport.Cursor, *transpor
 		if err != nil || len(ms) == 0 {
 			return err
 		}
-		for _, m := range ms {
+		for _, stored := range ms {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
 			if seen++; q.Progress != nil {
 				q.Progress(seen)
 			}
-			e := read(m)
+			m := listed{in: cur, stored: stored, message: copies.Unpacked(stored)}
+			e := read(m.message)
 			e.Queue = q.shortName(e.Queue)
 			if !filter.Fits(&e) {
 				continue
 			}
-			if err := visit(cur, m, e); err != nil {
+			if err := visit(m, e); err != nil {
 				return err
 			}
 			if fit++; fit == q.Limit {

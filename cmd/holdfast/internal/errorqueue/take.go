@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -49,7 +51,7 @@ const takeTimeout = 30 * time.Second
 // moved as a unit where the transport has one; a message that cannot be moved stays. When ctx ends, the current one is
 // finished.
 func (q *Queue) Retry(ctx context.Context, p Plan) (Outcome, error) {
-	return q.take(ctx, p, func(m *transport.Message, e *Entry) ([]transport.Operation, error) {
+	return q.take(ctx, p, func(m *transport.Message, e *Entry) (candidates, error) {
 		to := q.shortName(cmp.Or(p.To, e.Queue))
 		switch {
 		case m.Undecodable != nil:
@@ -58,14 +60,24 @@ func (q *Queue) Retry(ctx context.Context, p Plan) (Outcome, error) {
 		case to == "":
 			return nil, errors.New("its headers do not say which queue it failed in: name one with --to")
 		}
-		back := &transport.Message{ID: m.ID, Headers: fault.ReturnHeaders(m.Headers), Body: m.Body, Native: m.Native}
-		return []transport.Operation{{Message: back, Queue: to}}, nil
+		back := &transport.Message{
+			ID: m.ID, NativeID: m.NativeID, Headers: fault.ReturnHeaders(m.Headers), Body: m.Body, Native: m.Native,
+		}
+		return func(yield func([]transport.Operation) bool) {
+			for _, c := range copies.ForReturn(back) {
+				if !yield([]transport.Operation{{Message: c, Queue: to}}) {
+					return
+				}
+			}
+		}, nil
 	})
 }
 
 // Discard deletes the selected messages.
 func (q *Queue) Discard(ctx context.Context, p Plan) (Outcome, error) {
-	return q.take(ctx, p, func(*transport.Message, *Entry) ([]transport.Operation, error) { return nil, nil })
+	return q.take(ctx, p, func(*transport.Message, *Entry) (candidates, error) {
+		return func(yield func([]transport.Operation) bool) { yield(nil) }, nil
+	})
 }
 
 // Purge deletes all messages: at once where the transport can, else, and in a dry run, as Discard does.
@@ -78,9 +90,12 @@ func (q *Queue) Purge(ctx context.Context, p Plan) (Outcome, error) {
 	return Outcome{Queue: q.Name, Matched: int(n), Done: int(n)}, err
 }
 
+// candidates are the operations that may be sent when a message is taken, the best first.
+type candidates = iter.Seq[[]transport.Operation]
+
 // take takes the selected messages out of the queue and sends the operations of each.
 func (q *Queue) take(
-	ctx context.Context, p Plan, ops func(*transport.Message, *Entry) ([]transport.Operation, error),
+	ctx context.Context, p Plan, ops func(*transport.Message, *Entry) (candidates, error),
 ) (Outcome, error) {
 	o, found, start := Outcome{Queue: q.Name, DryRun: p.DryRun}, map[string]bool{}, time.Now()
 	if !p.Every && q.Limit == 0 {
@@ -88,7 +103,7 @@ func (q *Queue) take(
 			return o, err
 		}
 	}
-	err := q.walk(ctx, func(cur transport.Cursor, m *transport.Message, e Entry) error {
+	err := q.walk(ctx, func(m listed, e Entry) error {
 		if p.Rate > 0 && !p.DryRun {
 			due := start.Add(time.Duration(float64(o.Matched) / p.Rate * float64(time.Second)))
 			if err := backoff.Sleep(ctx, time.Until(due)); err != nil {
@@ -99,10 +114,10 @@ func (q *Queue) take(
 		if len(q.Filter.IDs) > 0 {
 			found[e.ID] = true
 		}
-		send, refused := ops(m, &e)
+		send, refused := ops(m.message, &e)
 		if refused == nil && !p.DryRun {
 			var err error
-			if refused, err = take(ctx, cur, m, send); err != nil {
+			if refused, err = m.take(ctx, send); err != nil {
 				return fmt.Errorf("message %s: %w", e.ID, err)
 			}
 		}
@@ -145,12 +160,21 @@ func (q *Queue) single(ctx context.Context) error {
 	return err
 }
 
-// take takes one message. An error that concerns this message alone, so that the next may be taken, is returned as
-// refused.
-func take(ctx context.Context, cur transport.Cursor, m *transport.Message, ops []transport.Operation) (refused, err error) {
+// take takes the message, and sends the first candidate that is not refused for its content. An error that concerns this
+// message alone, so that the next may be taken, is returned as refused.
+func (m *listed) take(ctx context.Context, send candidates) (refused, err error) {
+	for ops := range send {
+		if refused, err = m.takeWith(ctx, ops); !copies.OfMessage(refused) {
+			break
+		}
+	}
+	return refused, err
+}
+
+func (m *listed) takeWith(ctx context.Context, ops []transport.Operation) (refused, err error) {
 	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeTimeout)
 	defer cancel()
-	err = cur.Take(whole, m, ops)
+	err = m.in.Take(whole, m.stored, ops)
 	one := errors.Is(err, transport.ErrNotFound)
 	if failed, ok := errors.AsType[*transport.DispatchError](err); ok && failed.Total == 1 {
 		err = failed.Ops[0].Err
