@@ -142,6 +142,18 @@ func rejected(err error) bool {
 	return slices.Contains(ofMessage, condition)
 }
 
+// refusesContent reports whether the broker refuses a message because of its content, such as properties of more than 64 KiB.
+func refusesContent(err error) bool {
+	a, ok := errors.AsType[*amqp.Error](err)
+	switch {
+	case whole(err):
+		return false
+	case ok && answerCode(err) == 0:
+		return a.Condition == amqp.ErrCondNotAllowed || slices.Contains(ofMessage, string(a.Condition))
+	}
+	return rejected(err) || answerCode(err) == http.StatusBadRequest
+}
+
 func busyStatus(code int) bool {
 	return code == http.StatusServiceUnavailable || code == http.StatusTooManyRequests || code == http.StatusRequestTimeout
 }

@@ -222,7 +222,7 @@ func checkText(msg *azservicebus.Message, isCopy bool) error {
 		switch {
 		case text == nil || utf8.ValidString(*text):
 		case !isCopy:
-			return fmt.Errorf("the %s %.100q is not valid UTF-8", what, *text)
+			return fmt.Errorf("the %s %.100q is not valid UTF-8: %w", what, *text, transport.ErrContent)
 		default:
 			*text = strings.ToValidUTF8(*text, "\uFFFD")
 		}
@@ -232,7 +232,7 @@ func checkText(msg *azservicebus.Message, isCopy bool) error {
 		switch {
 		case utf8.ValidString(name) && utf8.ValidString(text):
 		case !isCopy:
-			return fmt.Errorf("the header %.100q with the value %.100q is not valid UTF-8", name, text)
+			return fmt.Errorf("the header %.100q with the value %.100q is not valid UTF-8: %w", name, text, transport.ErrContent)
 		default:
 			delete(msg.ApplicationProperties, name)
 			if _, isText := value.(string); isText {
@@ -284,6 +284,14 @@ func timeToLive(ttl time.Duration) *time.Duration {
 // reserve is the part of a message's size that is reserved for the headers that endpoints write.
 const reserve = 16 << 10
 
+// sizeOfText returns the size of a text with its type and length (AMQP 1.0, part 1.6.20).
+func sizeOfText(s string) int {
+	if len(s) < 256 {
+		return len(s) + 2
+	}
+	return len(s) + 5
+}
+
 // checkSize returns the size of msg, and an error if the broker would refuse it because it is over the limit most. The
 // total size of a copy is left to the broker, which has accepted the original.
 func checkSize(msg *azservicebus.Message, most int, isCopy bool) (size int, err error) {
@@ -296,7 +304,7 @@ func checkSize(msg *azservicebus.Message, most int, isCopy bool) (size int, err 
 		if one > maxProperty+perProperty {
 			return 0, fmt.Errorf("header %.100q: %w", name, &transport.TooLargeError{What: "headers", Size: one, Max: maxProperty})
 		}
-		size += one
+		size += sizeOfText(name) + sizeOfText(v)
 	}
 	if size > maxTogether {
 		return 0, &transport.TooLargeError{What: "headers", Size: size, Max: maxTogether}

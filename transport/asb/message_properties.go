@@ -65,11 +65,12 @@ func setProperties(msg *azservicebus.Message, properties map[string]string) erro
 	}
 	for name, value := range map[string]*string{PropertySessionID: msg.SessionID, PropertyPartitionKey: msg.PartitionKey} {
 		if value != nil && len(*value) > maxID {
-			return fmt.Errorf("asb: property %s %.40q: %d bytes is over the limit of %d", name, *value, len(*value), maxID)
+			return fmt.Errorf("asb: property %s %.40q: %d bytes is over the limit of %d (%w)", name, *value, len(*value), maxID, transport.ErrContent)
 		}
 	}
 	if !sameSession(msg) {
-		return fmt.Errorf("asb: properties %s and %s differ: the broker requires them to be equal", PropertySessionID, PropertyPartitionKey)
+		return fmt.Errorf("asb: properties %s and %s differ: the broker requires them to be equal (%w)",
+			PropertySessionID, PropertyPartitionKey, transport.ErrContent)
 	}
 	return nil
 }

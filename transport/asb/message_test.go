@@ -207,8 +207,8 @@ func TestSizesAreMeasured(t *testing.T) {
 		"the largest header":                 {0, []string{"a", strings.Repeat("x", maxProperty-1)}, nil},
 		"a larger one than a header has":     {0, []string{"a", strings.Repeat("x", maxProperty)}, &transport.TooLargeError{What: "headers", Size: maxProperty + 1 + perProperty, Max: maxProperty}},
 		"two large headers":                  {0, []string{"a", strings.Repeat("x", 32000), "b", strings.Repeat("x", 32000)}, nil},
-		"more headers than fit":              {0, []string{"a", strings.Repeat("x", 32000), "b", strings.Repeat("x", 32000), "c", strings.Repeat("x", 2000)}, &transport.TooLargeError{What: "headers", Size: 66033, Max: maxTogether}},
-		"a body and headers that do not fit": {body, []string{"a", strings.Repeat("x", 20000)}, &transport.TooLargeError{What: "message", Size: body + 20177, Max: defaultMessageSize}},
+		"more headers than fit":              {0, []string{"a", strings.Repeat("x", 32000), "b", strings.Repeat("x", 32000), "c", strings.Repeat("x", 2000)}, &transport.TooLargeError{What: "headers", Size: 66024, Max: maxTogether}},
+		"a body and headers that do not fit": {body, []string{"a", strings.Repeat("x", 20000)}, &transport.TooLargeError{What: "message", Size: body + 20174, Max: defaultMessageSize}},
 	} {
 		msg, err := encode(&transport.Operation{Message: &transport.Message{ID: "m", Body: make([]byte, test.body), Headers: headers(test.headers...)}}, nil)
 		if err != nil {
@@ -287,6 +287,25 @@ func TestTranslateEndsNoReceiving(t *testing.T) {
 		m := translated(transport.Message{ID: "a"}, f)
 		if m.ID != "a" || m.Undecodable == nil || !strings.Contains(strings.ToLower(m.Undecodable.Error()), name) {
 			t.Errorf("%s: %v", name, m.Undecodable)
+		}
+	}
+}
+
+// A text that is not valid UTF-8 is a refusal of the content, and not in a copy.
+func TestTextThatIsNotUTF8IsContent(t *testing.T) {
+	for _, m := range []*transport.Message{
+		{ID: "m\xff"}, {ID: "m", Headers: headers("a", "\xff")}, {ID: "m", Headers: headers("\xff", "a")},
+	} {
+		op := &transport.Operation{Message: m, Properties: map[string]string{PropertySessionID: "s"}}
+		msg, err := encode(op, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := checkText(msg, false); !errors.Is(err, transport.ErrContent) {
+			t.Errorf("%q: %v", m.ID, err)
+		}
+		if err := checkText(msg, true); err != nil {
+			t.Errorf("%q, a copy: %v", m.ID, err)
 		}
 	}
 }

@@ -111,6 +111,9 @@ func (b *messageBatch) outcome(ctx context.Context, err error) error {
 	}
 	if refused(err) {
 		own := b.unsent(err)
+		if refusesContent(err) {
+			own = fmt.Errorf("%w (%w)", own, transport.ErrContent)
+		}
 		if whole(err) {
 			b.denied = own
 		}
