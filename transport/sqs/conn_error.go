@@ -84,6 +84,11 @@ var (
 		"KMSOptInRequired", "KmsOptInRequired", "KMS.OptInRequired",
 		"KmsInvalidKeyUsage", "KMS.InvalidKeyUsageException",
 	}
+	// contentCodes are of a message that is refused because of its text or its attributes: the names of SQS and of SNS.
+	contentCodes = []string{
+		"InvalidMessageContents", "InvalidAttributeValue", "InvalidParameterValue", "InvalidParameter", "InvalidParameterValueException",
+		"InvalidParameterException", "ParameterValueInvalid",
+	}
 	// throttleCodes are of requests over a rate limit of SQS, SNS or KMS.
 	throttleCodes = []string{
 		"RequestThrottled", "RequestThrottledException", "ThrottlingException", "Throttling", "Throttled", "ThrottledException", "OverLimit",

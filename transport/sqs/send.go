@@ -88,7 +88,7 @@ func (c *conn) refusal(op *transport.Operation, delay time.Duration) error {
 		return errors.New("sqs: the operation has no message, or neither a queue nor types")
 	case len(op.Message.Body) > limits.MaxBody && !isCopy(op):
 		return &transport.TooLargeError{What: "body", Size: len(op.Message.Body), Max: limits.MaxBody}
-	case op.Message.Headers.Size() > limits.MaxHeaders:
+	case op.Message.Headers.Size() > limits.MaxHeaders && !isCopy(op):
 		return &transport.TooLargeError{What: "headers", Size: op.Message.Headers.Size(), Max: limits.MaxHeaders}
 	case delay > limits.MaxDelay:
 		return fmt.Errorf("sqs: a delay of %v is over the longest, %v", delay, limits.MaxDelay)

@@ -51,10 +51,14 @@ func (c *conn) room(name string, size, unknown int, request func() (string, erro
 var allowedSize = regexp.MustCompile(`(?:shorter|longer) than (\d+) bytes`)
 
 // sized returns own, the error of a message that was refused with err. If err is about the size, it adds a
-// TooLargeError and caches the limit of the queue or topic of that name.
+// TooLargeError and caches the limit of the queue or topic of that name. If err is about the content otherwise, it adds
+// ErrContent.
 func (c *conn) sized(name string, e *entry, own, err error) error {
 	said := allowedSize.FindStringSubmatch(err.Error())
 	if said == nil {
+		if hasCode(err, contentCodes) {
+			return fmt.Errorf("%w: %w", transport.ErrContent, own)
+		}
 		return own
 	}
 	most, err := strconv.Atoi(said[1])
