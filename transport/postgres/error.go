@@ -29,6 +29,10 @@ const (
 	indexCorrupted   = "XX002"
 )
 
+// ofContent are of a row that the server refuses: a text that is too long, not valid in the encoding, or without a place in
+// it; a row over a limit of the server.
+var ofContent = []string{"22001", "22021", "22P05", "54000"}
+
 // errNoConnection means that the server cannot be reached, or that all connections wait for it.
 var errNoConnection = errors.New("no connection")
 
@@ -72,6 +76,8 @@ func failure(err error, doing string, args ...any) error {
 			"for a table in partitions use declarative partitioning", err)
 	case code == insufficientPrivilege:
 		err = fmt.Errorf("%w: %w", transport.ErrDenied, err)
+	case slices.Contains(ofContent, code):
+		err = fmt.Errorf("%w: %w", transport.ErrContent, err)
 	}
 	return fmt.Errorf("postgres: %s: %w", fmt.Sprintf(doing, args...), err)
 }

@@ -92,6 +92,9 @@ func failed(err error, operation string, args ...any) error {
 	if err == nil {
 		return nil
 	}
+	if primary(err) == codes.SQLITE_TOOBIG {
+		err = fmt.Errorf("%w: %w", transport.ErrTooLarge, err)
+	}
 	return fmt.Errorf("sqlite: "+operation+": %w", append(args, explain(err))...)
 }
 

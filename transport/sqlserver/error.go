@@ -18,7 +18,9 @@ const (
 	objectDenied        = 229
 	columnDenied        = 230
 	lockTimeoutExceeded = 1222
+	truncatedFrom2019   = 2628
 	databaseReadOnly    = 3906
+	truncated           = 8152 // a text or value has no room in its column
 )
 
 // failure is an error of the SQL Server dialect.
@@ -42,6 +44,8 @@ func failed(err error, doing string, args ...any) error {
 		err = fmt.Errorf("%w: %w", transport.ErrNoQueue, err)
 	case number == objectDenied || number == columnDenied:
 		err = fmt.Errorf("%w: %w", transport.ErrDenied, err)
+	case number == truncated || number == truncatedFrom2019:
+		err = fmt.Errorf("%w: %w", transport.ErrContent, err)
 	}
 	return failure{fmt.Errorf("sqlserver: %s: %w", fmt.Sprintf(doing, args...), err)}
 }
