@@ -36,9 +36,9 @@ func (in *incoming) completeProcessed(
 		case notice != nil && noQueueFor(err, len(ops)):
 			in.noticeFailed(ctx, notice, err)
 			notice = nil
-		case audited != nil && in.audit.refusedBy(errorOf(err, len(all)-1)):
-		case err == nil:
-			in.audit.report(ctx, in)
+		case audited != nil && in.auditRefused(errorOf(err, len(all)-1)):
+		case err == nil && audited != nil:
+			in.reportAudit(ctx)
 			return nil
 		default:
 			return err
@@ -75,9 +75,9 @@ func (in *incoming) completeInOrder(
 	for {
 		err := in.settlement.complete(ctx, nil, []transport.Operation{audited.auditCopy(notice != nil)})
 		switch {
-		case in.audit.refusedBy(errorOf(err, 0)):
+		case in.auditRefused(errorOf(err, 0)):
 		case err == nil:
-			in.audit.report(ctx, in)
+			in.reportAudit(ctx)
 			return nil
 		default:
 			return fmt.Errorf("audit copy to queue %q: %w", in.e.cfg.AuditQueue, err)
@@ -115,5 +115,8 @@ func (a *attempt) auditCopy(noticed bool) transport.Operation {
 	}
 	op := a.copyTo(a.e.cfg.AuditQueue, h, 0)
 	op.TTL = a.e.cfg.AuditExpireAfter
-	return a.audit.instead(op, a.live)
+	if a.audit != nil {
+		return a.audit.next(op, a.live)
+	}
+	return op
 }

@@ -8,37 +8,34 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// audit is the audit copy of a handled message, if its queue has refused it because of its content. The message must not be
-// handled again because of that: the copy moves to the error queue.
-type audit struct {
-	refused error // why the audit queue refused the copy; nil if it did not
-	tried   int   // candidates that the error queue refused, and the driver did not foresee
-	ended   bool  // the error queue refused all candidates
-	copied  *refusedCopy
+// refusedAudit is the audit copy of a handled message whose queue has refused the copy because of its content. The message must
+// not be handled again because of that: the copy moves to the error queue.
+type refusedAudit struct {
+	err    error // of the audit queue
+	tried  int   // candidates that the error queue refused, and the driver did not foresee
+	ended  bool  // the error queue refused all candidates
+	copied *refusedCopy
 }
 
-// refusedBy reports whether err refuses the last operation of instead, so that another one may be accepted.
-func (a *audit) refusedBy(err error) bool {
-	switch {
-	case a.ended || !copies.OfMessage(err):
+// auditRefused reports whether err refuses the audit copy that was sent last, so that another one may be accepted.
+func (in *incoming) auditRefused(err error) bool {
+	switch a := in.audit; {
+	case !copies.OfMessage(err):
 		return false
-	case a.refused == nil:
-		a.refused = err
+	case a == nil:
+		in.audit = &refusedAudit{err: err}
+		return true
 	default:
 		a.tried++
+		return !a.ended
 	}
-	return true
 }
 
-// instead returns op, or the copy for the error queue that is the next to be tried. If there is no further one, it returns
-// the last again.
-func (a *audit) instead(op transport.Operation, l *live) transport.Operation {
-	if a.refused == nil {
-		return op
-	}
-	queue := op.Queue
-	a.copied = l.refusedCopyOf(op.Message, queue, &copyError{
-		fmt.Sprintf("the message was handled, and its audit copy could not be sent to queue %q", queue), a.refused,
+// next returns the copy of op, the audit copy, that is to be sent next to the error queue. If there is no further one, it
+// returns the last again.
+func (a *refusedAudit) next(op transport.Operation, l *live) transport.Operation {
+	a.copied = l.refusedCopyOf(op.Message, op.Queue, &copyError{
+		fmt.Sprintf("the message was handled, and its audit copy could not be sent to queue %q", op.Queue), a.err,
 	}, "audit")
 	checker, _ := l.conn.(transport.Checker)
 	skip := a.tried
@@ -59,9 +56,9 @@ func (a *audit) instead(op transport.Operation, l *live) transport.Operation {
 	return op
 }
 
-// report reports that the error queue has the copy.
-func (a *audit) report(ctx context.Context, in *incoming) {
-	if a.refused != nil && !in.settlement.lostLease() {
-		a.copied.report(ctx, "the audit copy of a message was refused and moved to the error queue: the message was handled")
+// reportAudit reports that the error queue has the audit copy, if the audit queue refused it.
+func (in *incoming) reportAudit(ctx context.Context) {
+	if in.audit != nil && !in.settlement.lostLease() {
+		in.audit.copied.report(ctx, "the audit copy of a message was refused and moved to the error queue: the message was handled")
 	}
 }

@@ -76,7 +76,7 @@ func TestFullHeadersMoveAndReturn(t *testing.T) {
 			cfg.Notify = telling(&told)
 			enqueue(t, broker, "sales", heavy("m"))
 			r := harness.Start(t, cfg)
-			time.Sleep(time.Hour)
+			pass(time.Hour)
 			want := []string{"fallback_taken packed", "fallback_taken move_to_error", "moved_to_error to error"}
 			if diff := cmp.Diff(want, told.List()); diff != "" {
 				t.Error(diff)
@@ -91,7 +91,7 @@ func TestFullHeadersMoveAndReturn(t *testing.T) {
 			packed.Headers.Set(header.RetryUniqueID, "u")
 			fails, seen = false, ""
 			enqueue(t, broker, "sales", &packed)
-			time.Sleep(time.Minute)
+			pass(time.Minute)
 			if seen != "m"+heavy("m").Headers.Get("Foreign") || len(broker.Messages("sales")) != 0 {
 				t.Errorf("the handler has seen %d bytes of the returned message", len(seen))
 			}
@@ -109,7 +109,7 @@ func TestDamagedPackedMessageIsUndecodable(t *testing.T) {
 		enqueue(t, broker, "sales", m)
 		var calls harness.Tally
 		harness.Start(t, harness.Sales(broker, failing(&calls)))
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		got := broker.Messages("error")
 		if len(got) != 1 || got[0].Headers.Get(header.HoldfastReceived) != "no base64" || len(calls.List()) != 0 {
 			t.Fatalf("%d in the error queue, %d attempts", len(got), len(calls.List()))
@@ -146,7 +146,7 @@ func TestRefusalsOfAMessageAndOfAQueue(t *testing.T) {
 					cfg.Recoverability, cfg.Notify = once, telling(&told)
 					enqueue(t, broker, "sales", heavy("m"))
 					harness.Start(t, cfg)
-					time.Sleep(time.Hour)
+					pass(time.Hour)
 					if diff := cmp.Diff(test.want, told.List()); diff != "" {
 						t.Error(diff)
 					}
@@ -184,7 +184,7 @@ func TestRefusedAuditCopyMovesToTheErrorQueue(t *testing.T) {
 				cfg.AuditQueue, cfg.Transactions, cfg.Notify = "audit", test.mode, telling(&told)
 				enqueue(t, broker, "sales", heavy("m"))
 				harness.Start(t, cfg)
-				time.Sleep(time.Hour)
+				pass(time.Hour)
 				if got := strings.Join(calls.List(), ","); got != test.attempts {
 					t.Errorf("attempts %s, want %s", got, test.attempts)
 				}
@@ -225,7 +225,7 @@ func TestAuditCopyThatNoQueueAcceptsFails(t *testing.T) {
 		cfg.AuditQueue, cfg.Recoverability = "audit", once
 		enqueue(t, broker, "sales", heavy("m"))
 		harness.Start(t, cfg)
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		if len(calls.List()) != 1 || len(broker.Messages("sales.dead")) != 1 {
 			t.Errorf("%d attempts, %d dead letters", len(calls.List()), len(broker.Messages("sales.dead")))
 		}
@@ -286,7 +286,7 @@ func TestRefusedPostponedCopyMovesToTheErrorQueue(t *testing.T) {
 			enqueue(t, broker, "sales", wire(fmt.Sprint(i)))
 		}
 		harness.Start(t, cfg)
-		time.Sleep(2 * time.Hour)
+		pass(2 * time.Hour)
 		failed := 0
 		for _, m := range broker.Messages("error") {
 			if strings.Contains(m.Headers.Get(header.ExceptionMessage), "could not be postponed") && fault.Returns(m.Headers) == 0 {

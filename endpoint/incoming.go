@@ -31,14 +31,14 @@ type incoming struct {
 	original *transport.Message // as received, without the headers of the quarantine; never changed
 
 	settlement settlement
-	audit      audit
 	throttling throttling // the zero value where attempts are never limited
 	keyed      keyed
 	conflicts  conflicts
 	exclusive  *exclusive // nil outside quarantine
 	cleared    bool       // a suspect that the quarantine did not take
 	inline     int        // retries within this delivery
-	recovery   *recovery  // nil until the attempt has failed
+	audit      *refusedAudit // nil unless the audit copy was refused
+	recovery   *recovery     // nil until the attempt has failed
 	first      attempt
 }
 
