@@ -34,9 +34,9 @@ type incoming struct {
 	throttling throttling // the zero value where attempts are never limited
 	keyed      keyed
 	conflicts  conflicts
-	exclusive  *exclusive // nil outside quarantine
-	cleared    bool       // a suspect that the quarantine did not take
-	inline     int        // retries within this delivery
+	exclusive  *exclusive    // nil outside quarantine
+	cleared    bool          // a suspect that the quarantine did not take
+	inline     int           // retries within this delivery
 	audit      *refusedAudit // nil unless the audit copy was refused
 	recovery   *recovery     // nil until the attempt has failed
 	first      attempt
