@@ -131,7 +131,26 @@ func (c *conn) form(
 	if err != nil {
 		return nil, err
 	}
+	if frame > 0 {
+		frame -= brokersRoom(delay)
+	}
 	return c.fit(msg, op, user, frame)
+}
+
+// The broker adds headers to a message, and delivers it in a frame that may be larger than the limit, which no client reads.
+const (
+	// redeliveredRoom is for the counters of a quorum queue, x-delivery-count and x-acquired-count.
+	redeliveredRoom = 64
+	// delayedRoom is for the x-death entries of up to 28 delay queues.
+	delayedRoom = 6 << 10
+)
+
+// brokersRoom returns the bytes of a frame that are left for headers of the broker.
+func brokersRoom(delay time.Duration) int {
+	if delay > 0 {
+		return delayedRoom
+	}
+	return redeliveredRoom
 }
 
 // fit checks that a message can be sent. A copy that is too large leaves the received message's properties out.
