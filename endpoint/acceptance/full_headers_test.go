@@ -54,8 +54,7 @@ func fullHeaders(t *testing.T, broker transport.Transport, size int, audits, sto
 			ErrorQueue: errorQueue, Immediate: 1, Delayed: 1, Delays: recoverability.Delays{Delay: time.Second},
 		},
 		Notify: []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
-			switch n.Kind {
-			case endpoint.MovedToError, endpoint.DeadLettered, endpoint.CriticalError:
+			if n.Kind == endpoint.MovedToError || n.Kind == endpoint.DeadLettered || n.Kind == endpoint.CriticalError {
 				moved <- n
 			}
 		}},

@@ -245,10 +245,16 @@ func TestRefusalsOfMessagesAndQueues(t *testing.T) {
 		err  error
 		want bool
 	}{
-		{nil, false}, {errors.New("nack"), false},
-		{&transport.TooLargeError{What: "headers"}, true}, {&transport.TooLargeError{What: "header count"}, true},
-		{fmt.Errorf("text: %w", transport.ErrContent), true}, {transport.FailAll(1, transport.ErrContent), true},
-		{transport.ErrNoQueue, false}, {transport.ErrDenied, false}, {transport.ErrFull, false}, {&transport.BusyError{}, false},
+		{nil, false},
+		{errors.New("nack"), false},
+		{&transport.TooLargeError{What: "headers"}, true},
+		{&transport.TooLargeError{What: "header count"}, true},
+		{fmt.Errorf("text: %w", transport.ErrContent), true},
+		{transport.FailAll(1, transport.ErrContent), true},
+		{transport.ErrNoQueue, false},
+		{transport.ErrDenied, false},
+		{transport.ErrFull, false},
+		{&transport.BusyError{}, false},
 		{fmt.Errorf("%w: %w", transport.ErrTooLarge, transport.ErrOutcomeUnknown), false},
 	} {
 		if got := OfMessage(test.err); got != test.want {
