@@ -135,6 +135,7 @@ func (a *app) onErrors(ctx context.Context, s *selecting, args []string, f func(
 		if by, ok := conn.(transport.Addresser); ok { // one queue has one name in every output
 			s.queue = by.ShortName(s.queue)
 		}
+		s.Failed = true
 		q := &errorqueue.Queue{Conn: conn, Name: s.queue, Filter: s.Filter, Limit: s.first, Read: read, Progress: progress}
 		if err := f(q); err != nil {
 			return fmt.Errorf("queue %q: %w", s.queue, err)

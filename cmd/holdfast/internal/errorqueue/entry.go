@@ -28,8 +28,9 @@ type Entry struct {
 	// Undecodable is the reason why the message could not be decoded.
 	Undecodable string `json:"undecodable,omitempty"`
 
-	types []string // all enclosed ones
-	stack string
+	types   []string // all enclosed ones
+	stack   string
+	control bool // a message between tools, as ServiceControl's acknowledgements, that is no failure
 }
 
 // Record is all of a message.
@@ -57,6 +58,7 @@ func EntryOf(m *transport.Message) Entry {
 		Bytes:    len(m.Body),
 		types:    slices.Collect(header.TypeNames(h.Get(header.EnclosedMessageTypes))),
 		stack:    h.Get(header.ExceptionStackTrace),
+		control:  h.Get(header.ControlMessage) != "" && h.Get(header.FailedQ) == "",
 	}
 	if len(e.types) > 0 {
 		e.Type = e.types[0]

@@ -76,6 +76,20 @@ func same(t *testing.T, what string, got []string, want ...string) {
 	}
 }
 
+// A control message is no failure: all failures are returned without it. A purge deletes it too.
+func TestControlMessagesAreNoFailures(t *testing.T) {
+	broker, q := errorQueue(t, failed("a", header.FailedQ, "sales"), failed("ack", header.ControlMessage, "True"))
+	q.Filter.Failed = true
+	o, err := q.Retry(t.Context(), errorqueue.Plan{Every: true})
+	if err != nil || o.Matched != 1 || o.Done != 1 {
+		t.Errorf("%+v, %v, want one message returned", o, err)
+	}
+	same(t, "error queue", idsIn(broker, "error"), "ack")
+	if o, err := q.Purge(t.Context(), errorqueue.Plan{Every: true, DryRun: true}); err != nil || o.Matched != 1 {
+		t.Errorf("a dry purge: %+v, %v, want the control message", o, err)
+	}
+}
+
 func TestFiltersNarrowDownWhatIsMeant(t *testing.T) {
 	undecodable := failed("d")
 	undecodable.Undecodable = errors.New("headers are no JSON")
@@ -87,13 +101,17 @@ func TestFiltersNarrowDownWhatIsMeant(t *testing.T) {
 			header.EnclosedMessageTypes, "Shop.Bill", header.ExceptionStackTrace, "bill.go:12",
 			header.TimeOfFailure, header.FormatTime(noon.Add(time.Hour))),
 		failed("c"), undecodable,
+		failed("e", header.ControlMessage, "True", header.RetrySuccessful, header.FormatTime(noon)),
+		failed("f", header.ControlMessage, "True", header.FailedQ, "shipping"),
 	)
 	for _, test := range []struct {
 		name   string
 		filter errorqueue.Filter
 		want   string
 	}{
-		{"nothing", errorqueue.Filter{}, "abcd"},
+		{"nothing", errorqueue.Filter{}, "abcdef"},
+		{"nothing but failures", errorqueue.Filter{Failed: true}, "abcdf"},
+		{"a control message by its id", errorqueue.Filter{Failed: true, IDs: []string{"e", "a"}}, "ae"},
 		{"id", errorqueue.Filter{IDs: []string{"c", "a", "x"}}, "ac"},
 		{"class", errorqueue.Filter{Classes: []string{"Timeout"}}, "a"},
 		{"Go type where there is no class", errorqueue.Filter{Classes: []string{"*errors.errorString", "*net.OpError"}}, "b"},
@@ -116,7 +134,7 @@ func TestFiltersNarrowDownWhatIsMeant(t *testing.T) {
 		if got := strings.Join(listed(t, q), ""); got != test.want {
 			t.Errorf("%s: %q, want %q", test.name, got, test.want)
 		}
-		if all := test.filter.All(); all != (test.name == "nothing") {
+		if all := test.filter.All(); all != strings.HasPrefix(test.name, "nothing") {
 			t.Errorf("%s: All is %v", test.name, all)
 		}
 	}

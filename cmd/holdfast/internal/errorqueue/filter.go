@@ -17,6 +17,9 @@ type Filter struct {
 	// Since and Until bound the time of failure; Until is excluded. A message without that time matches no bound.
 	Since, Until time.Time
 	Text         string // in the error or its stack, without regard to case
+	// Failed leaves control messages out unless IDs names them: the acknowledgements that ServiceControl reads from an error
+	// queue are no failures.
+	Failed bool
 }
 
 // All reports whether every message matches.
@@ -36,7 +39,8 @@ func (f Filter) named(shortName func(address string) string) Filter {
 
 // Fits reports whether the message of e matches.
 func (f *Filter) Fits(e *Entry) bool {
-	return anyOf(f.IDs, func(id string) bool { return id == e.ID }) &&
+	return (!f.Failed || !e.control || len(f.IDs) > 0) &&
+		anyOf(f.IDs, func(id string) bool { return id == e.ID }) &&
 		anyOf(f.Classes, func(class string) bool { return strings.EqualFold(class, e.Class) }) &&
 		anyOf(f.Types, func(name string) bool {
 			return slices.ContainsFunc(e.types, func(full string) bool {

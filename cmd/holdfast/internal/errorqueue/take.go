@@ -84,7 +84,9 @@ func (q *Queue) Discard(ctx context.Context, p Plan) (Outcome, error) {
 func (q *Queue) Purge(ctx context.Context, p Plan) (Outcome, error) {
 	purger, ok := q.Conn.(transport.Purger)
 	if !ok || p.DryRun {
-		return q.Discard(ctx, p)
+		all := *q
+		all.Filter.Failed = false
+		return all.Discard(ctx, p)
 	}
 	n, err := purger.Purge(ctx, q.Name)
 	return Outcome{Queue: q.Name, Matched: int(n), Done: int(n)}, err
