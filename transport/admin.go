@@ -143,6 +143,8 @@ type HandOverProgress struct {
 
 // HandedOver is the result of [HandOverer].HandOver.
 type HandedOver struct {
+	// Already reports whether the queue was one of NServiceBus before the call, as after an earlier one.
+	Already bool `json:"already,omitempty"`
 	// Moved is the number of delayed messages that were moved.
 	Moved int64 `json:"moved"`
 	// Remaining are other queues with messages, which the names show to be of the endpoint: NServiceBus does not receive

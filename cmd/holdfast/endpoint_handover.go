@@ -69,7 +69,11 @@ func (a *app) handOverProgress() func(transport.HandOverProgress) {
 }
 
 func printHandedOver(w io.Writer, name string, done transport.HandedOver) {
-	fmt.Fprintf(w, "%s: the queue is one of NServiceBus; %d delayed messages were moved to %s.Delayed\n", name, done.Moved, name)
+	if done.Already && done.Moved == 0 {
+		fmt.Fprintf(w, "%s: already handed over: the queue is one of NServiceBus\n", name)
+	} else {
+		fmt.Fprintf(w, "%s: the queue is one of NServiceBus; %d delayed messages were moved to %s.Delayed\n", name, done.Moved, name)
+	}
 	if len(done.Remaining) == 0 {
 		return
 	}

@@ -32,9 +32,18 @@ func TestAnEndpointIsHandedOverToNServiceBus(t *testing.T) {
 			t.Errorf("the output has no %q:\n%s", want, out)
 		}
 	}
-	for name, want := range map[string]string{"sales": "one of NServiceBus", "missing": "no such queue"} {
-		if code, _, errs := call(t, "", "endpoint", "hand-over", name, "--transport", url); code != exitFailed || !strings.Contains(errs, want) {
-			t.Errorf("%s: exit code %d, %s", name, code, errs)
+	if code, _, errs := call(t, "", "endpoint", "hand-over", "missing", "--transport", url); code != exitFailed || !strings.Contains(errs, "no such queue") {
+		t.Errorf("a missing queue: exit code %d, %s", code, errs)
+	}
+	// A repeated command prints what one that was killed before its output would have.
+	out = must(t, "", "endpoint", "hand-over", "sales", "--json", "--transport", url)
+	if diff := cmp.Diff(`{"already":true,"moved":0,"remaining":[]}`+"\n", out); diff != "" {
+		t.Error(diff)
+	}
+	out = must(t, "", "endpoint", "hand-over", "billing", "--transport", url)
+	for _, want := range []string{"billing: already handed over", "billing.quarantine", "1 ready"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the output of the second command has no %q:\n%s", want, out)
 		}
 	}
 	sqlite := "sqlite:" + filepath.Join(t.TempDir(), "q.db")

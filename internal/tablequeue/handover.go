@@ -50,6 +50,10 @@ func (h *handOver) run(ctx context.Context) (done transport.HandedOver, err erro
 	if err := h.find(ctx); err != nil {
 		return done, err
 	}
+	if done.Already = h.ended; h.ended && h.forwards == "" { // the output of an earlier call may have been lost
+		done.Remaining, err = h.remaining(ctx)
+		return done, err
+	}
 	if err := h.free(ctx); err != nil {
 		return done, err
 	}
@@ -84,9 +88,7 @@ func (h *handOver) find(ctx context.Context) error {
 	if err := h.findForwards(ctx); err != nil {
 		return err
 	}
-	if h.ended = foreign != nil; h.ended && h.forwards == "" {
-		return foreign
-	}
+	h.ended = foreign != nil
 	return nil
 }
 
