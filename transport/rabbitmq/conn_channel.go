@@ -2,10 +2,14 @@ package rabbitmq
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"sync/atomic"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/goroutines"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -17,13 +21,30 @@ type channels struct {
 	tasks     goroutines.Group
 }
 
-// onChannel runs f with a channel of its own on the receiving connection. A refused declaration closes the channel.
+// openTries is the number of attempts to open a channel. The client library closes a connection over a late answer for a
+// channel that it has closed, as when a queue is deleted that has consumers.
+const openTries = 5
+
+// onChannel runs f with a channel of its own on the receiving connection. A refused declaration closes the channel. If the
+// connection ends before f is called, onChannel tries again on the next connection.
 func (c *channels) onChannel(ctx context.Context, f func(*amqp.Channel) error) error {
-	in, err := c.receiving.await(ctx)
-	if err != nil {
-		return err
+	pause := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
+	for try := 1; ; try++ {
+		in, err := c.receiving.await(ctx)
+		if err != nil {
+			return err
+		}
+		var called atomic.Bool
+		err = c.call(ctx, func() error {
+			return withChannel(in.brokerConn, func(ch *amqp.Channel) error {
+				called.Store(true)
+				return f(ch)
+			})
+		})
+		if err == nil || called.Load() || try == openTries || errors.Is(err, transport.ErrClosed) || pause.Wait(ctx) != nil {
+			return err
+		}
 	}
-	return c.call(ctx, func() error { return withChannel(in.brokerConn, f) })
 }
 
 // ask is onChannel with a channel that is kept, for frequent questions.

@@ -16,3 +16,19 @@ func newProxy(t *testing.T, broker string) *brokertest.Proxy {
 	}
 	return brokertest.NewProxy(t, u.Host)
 }
+
+// A declaration whose connection ends before the broker has the request is repeated on the next connection.
+func TestAnInstallationOutlastsALostConnection(t *testing.T) {
+	t.Parallel()
+	url := brokertest.RabbitMQ(t)
+	proxy := newProxy(t, url)
+	c := open(t, proxy.URL(t, url), nil)
+	const channelOpen = "\x00\x14\x00\x0a" // class 20, method 10 (AMQP 0-9-1)
+	proxy.CutAt(channelOpen, 1)
+	before := proxy.Connections()
+	queue := install(t, c, "orders")
+	if proxy.Connections() == before {
+		t.Fatal("no connection was cut")
+	}
+	must(t, dispatch(c, send1(queue, message("a", "x"))))
+}
