@@ -27,8 +27,8 @@ override RUN := $(value RUN)
 RACE ?=
 export RACE
 # The packages that take longest begin first.
-FIRST = ./endpoint/acceptance ./transport/rabbitmq ./cmd/holdfast ./transport/postgres ./transport/sqs ./transport/asb \
-	./internal/brokertest ./transport/sqlite ./endpoint
+FIRST = ./endpoint/acceptance ./transport/rabbitmq ./endpoint ./cmd/holdfast ./transport/postgres ./transport/sqs ./transport/sqlite \
+	./internal/brokertest ./transport/asb
 PACKAGES = $(if $(filter github.com/holdfast-go/holdfast/...,$(PKG)),$(FIRST)) $(PKG)
 
 # Makes the brokers' URLs known to what follows. Apart from eval, so that a failure is seen.
