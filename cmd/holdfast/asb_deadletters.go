@@ -73,10 +73,12 @@ holdfast errors export --queue 'QUEUE` + deadLetterQueue + `'.
 	})
 }
 
-// deadLetter returns the entry of a message that the broker dead-lettered.
+// deadLetter returns the entry of a message that the broker may have dead-lettered, also one that Service Bus then has forwarded to
+// an error queue: its class, error and queue are those of the failure if the headers name them, else the broker's.
 func deadLetter(m *transport.Message) errorqueue.Entry {
 	e := errorqueue.EntryOf(m)
 	e.Class = cmp.Or(e.Class, m.Native[asb.PropertyDeadLetterReason])
 	e.Error = cmp.Or(e.Error, m.Native[asb.PropertyDeadLetterDescription])
+	e.Queue = cmp.Or(e.Queue, m.Native[asb.PropertyDeadLetterSource])
 	return e
 }

@@ -9,8 +9,10 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
+	"github.com/holdfast-go/holdfast/transport/asb"
 )
 
 // onBus has commands work on a namespace of the test's own.
@@ -176,5 +178,23 @@ func TestServiceBusCommandsSayWhatIsWrong(t *testing.T) {
 		if code != test.code || !strings.Contains(errs, test.text) {
 			t.Errorf("%q: exit code %d, want %d; %s, want %q in it", test.args, code, test.code, errs, test.text)
 		}
+	}
+}
+
+// A dead letter that Service Bus forwards to an error queue has its failure in the broker's properties only. What the headers say
+// comes first.
+func TestAForwardedDeadLetterIsAFailure(t *testing.T) {
+	t.Parallel()
+	m := &transport.Message{ID: "one", Native: map[string]string{
+		asb.PropertyDeadLetterSource: "sales", asb.PropertyDeadLetterReason: "MaxDeliveryCountExceeded", asb.PropertyDeadLetterDescription: "ten times",
+	}}
+	if e := deadLetter(m); e.Queue != "sales" || e.Class != "MaxDeliveryCountExceeded" || e.Error != "ten times" {
+		t.Errorf("entry %+v", e)
+	}
+	m.Headers.Set(header.FailedQ, "billing")
+	m.Headers.Set(header.ExceptionType, "System.TimeoutException")
+	m.Headers.Set(header.ExceptionMessage, "too late")
+	if e := deadLetter(m); e.Queue != "billing" || e.Class != "System.TimeoutException" || e.Error != "too late" {
+		t.Errorf("entry with headers of a failure %+v", e)
 	}
 }

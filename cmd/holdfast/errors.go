@@ -113,12 +113,11 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 // onErrors calls f with the queue of the flags. The arguments are ids, behind the queue of dead letters. The progress is
 // shown on standard error every few seconds.
 func (a *app) onErrors(ctx context.Context, s *selecting, args []string, f func(*errorqueue.Queue) error) error {
-	read := errorqueue.EntryOf
 	if s.deadLetters {
 		if err := a.only("asb", "sb", "endpoint=sb"); err != nil {
 			return err
 		}
-		s.queue, read, args = args[0]+deadLetterQueue, deadLetter, args[1:]
+		s.queue, args = args[0]+deadLetterQueue, args[1:]
 	}
 	if err := s.parse(args, time.Now()); err != nil {
 		return err
@@ -136,7 +135,7 @@ func (a *app) onErrors(ctx context.Context, s *selecting, args []string, f func(
 			s.queue = by.ShortName(s.queue)
 		}
 		s.Failed = true
-		q := &errorqueue.Queue{Conn: conn, Name: s.queue, Filter: s.Filter, Limit: s.first, Read: read, Progress: progress}
+		q := &errorqueue.Queue{Conn: conn, Name: s.queue, Filter: s.Filter, Limit: s.first, Read: deadLetter, Progress: progress}
 		if err := f(q); err != nil {
 			return fmt.Errorf("queue %q: %w", s.queue, err)
 		}
