@@ -85,7 +85,7 @@ var ownPgBouncer = sync.OnceValues(func() (*server, error) {
 	s.url = func(database string) string {
 		return fmt.Sprintf("postgres://anybody@%s/%s?sslmode=disable", loopback(s.port), database)
 	}
-	s.answers = func() error { return execute(s.url(behind.Database), "SELECT 1") }
+	s.answers = func() error { return connected(s.url(behind.Database), ping) }
 	if err := s.runAsPostgres(); err != nil {
 		return nil, err
 	}

@@ -87,7 +87,8 @@ func execute(server, statement string) error {
 	defer cancel()
 	postgresAdmin.mu.Lock()
 	defer postgresAdmin.mu.Unlock()
-	if postgresAdmin.server != server || postgresAdmin.conn.IsClosed() {
+	// The server may have been killed since.
+	if postgresAdmin.server != server || postgresAdmin.conn.Ping(ctx) != nil {
 		c, err := pgx.Connect(ctx, server)
 		if err != nil {
 			return err

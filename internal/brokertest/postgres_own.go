@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -44,12 +45,15 @@ var ownPostgres = sync.OnceValues(func() (*server, error) {
 	s.url = func(database string) string {
 		return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", loopback(s.port), database)
 	}
-	s.answers = func() error { return execute(s.url("postgres"), "SELECT 1") }
+	s.answers = func() error { return connected(s.url("postgres"), ping) }
 	if err := s.runAsPostgres(); err != nil {
 		return nil, err
 	}
 	return s, s.createData(initdb, data)
 })
+
+// ping asks a server over a connection of its own: a session of a server that was killed may still answer.
+func ping(ctx context.Context, c *pgx.Conn) error { return c.Ping(ctx) }
 
 func (s *server) createData(initdb, data string) error {
 	cmd := exec.Command(initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
