@@ -171,10 +171,14 @@ func (p step) ensureAfter(ctx context.Context, changed bool) error {
 	case active:
 		return p.set(ctx, time.Time{})
 	case changed || p.State.Next.IsZero():
-		return p.set(ctx, p.now.Add(p.spec.After))
+		return p.set(ctx, p.afterRun())
 	}
 	return p.set(ctx, p.State.Next)
 }
+
+// afterRun returns the next time of a schedule with After. The time is later than the last one also if the clock was set back: the
+// id of an occurrence is derived from its time.
+func (p step) afterRun() time.Time { return later(p.now, p.State.Due).Add(p.spec.After) }
 
 // due starts the occurrence that is due.
 func (s *Scheduler) due(ctx context.Context, c *planContext, m scheduleDue) error {
@@ -193,7 +197,7 @@ func (s *Scheduler) due(ctx context.Context, c *planContext, m scheduleDue) erro
 			c.State.Next = time.Time{} // until it has ended
 			return err
 		}
-		return p.set(ctx, p.now.Add(p.spec.After))
+		return p.set(ctx, p.afterRun())
 	}
 	return p.dueOnGrid(ctx)
 }
@@ -342,7 +346,7 @@ func (p step) end(ctx context.Context, o Outcome) error {
 	}
 	p.State.Current = ""
 	if p.spec.After > 0 {
-		return p.set(ctx, p.now.Add(p.spec.After))
+		return p.set(ctx, p.afterRun())
 	}
 	return nil
 }

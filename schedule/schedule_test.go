@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/schedule"
+	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 func seconds(all ...int) []time.Duration {
@@ -198,6 +200,34 @@ func TestRunStartsAnOccurrenceNow(t *testing.T) {
 		s.after(8 * time.Second)
 		if diff := cmp.Diff(2, len(s.times())); diff != "" || s.times()[1] != 10*time.Second {
 			t.Error(diff, s.times())
+		}
+	})
+}
+
+// The clock of the process is ahead of the clock of the database from the first run to the second.
+func TestAfterIsLaterWhenTheClockIsSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &machine{Transport: &inmemory.Transport{}}
+		s := &shop{t: t, broker: &inmemory.Transport{}, db: db, started: time.Now()}
+		s.broker.CreateQueues("error")
+		steps := []time.Duration{10 * time.Minute, 0}
+		s.report = func(context.Context) error {
+			if len(steps) > 0 {
+				db.step(steps[0], 0)
+				steps = steps[1:]
+			}
+			return nil
+		}
+		s.start(schedule.Schedule{Name: "reports", After: 30 * time.Second, Message: buildReport{}})
+		s.after(12 * time.Minute)
+		s.stop()
+		if len(s.runs) < 3 {
+			t.Fatalf("runs %+v", s.runs)
+		}
+		for i, run := range s.runs[1:] {
+			if last := s.runs[i].Due; !run.Due.After(last) {
+				t.Errorf("run %d is due at %v, and the one before at %v", i+2, run.Due, last)
+			}
 		}
 	})
 }
