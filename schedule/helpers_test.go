@@ -40,6 +40,10 @@ type shop struct {
 	instance string                     // with a queue of its own, if set
 	lose     int                        // the number of messages of reports that are lost
 	sent     map[string][]time.Duration // the times since started at which the reports were sent, by job
+	sentTo   func(d *pipeline.Dispatch) // called when operations have been sent
+	failed   func()                     // called when an attempt has failed
+	// immediate and delayed are the retries; 0 is the default
+	immediate, delayed int
 
 	scheduler *schedule.Scheduler
 	endpoint  *endpoint.Endpoint
@@ -99,7 +103,16 @@ func (s *shop) prepare(schedules ...schedule.Schedule) (run func()) {
 	} else {
 		cfg.Transactions = endpoint.SendsAtomicWithReceive
 	}
+	cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = s.immediate, s.delayed
 	cfg.Pipeline.Dispatch.Use("lose", s.dispatch)
+	cfg.Pipeline.Recover.Use("failed", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
+		return func(ctx context.Context, r *pipeline.Recover) error {
+			if s.failed != nil {
+				s.failed()
+			}
+			return next(ctx, r)
+		}
+	})
 	scheduler.Apply(&cfg)
 	return func() {
 		r := harness.Start(s.t, cfg)
@@ -124,7 +137,11 @@ func (s *shop) dispatch(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*p
 			return s.lose >= 0
 		})
 		s.mu.Unlock()
-		return next(ctx, d)
+		err := next(ctx, d)
+		if s.sentTo != nil {
+			s.sentTo(d)
+		}
+		return err
 	}
 }
 
