@@ -1,9 +1,11 @@
 package saga_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/saga"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -327,4 +330,22 @@ func TestForgedAndOddTimeouts(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The id in the headers is that of an instance of another saga.
+func TestATimeoutForAnotherSagaIsUnknown(t *testing.T) {
+	inEachMode(t, func(t *testing.T, s *shop) {
+		carts := saga.New("carts", saga.Start(placeOrder.key, setting(hour)), saga.OnTimeout(late))
+		s.start(slices.Concat(timed().Handlers(), carts.Handlers())...)
+		s.handle(placeOrder{"1"})
+		before := s.recordOf("carts", "1")
+		s.put("Shop.OrderLate", `{"Note":"x"}`, timeoutOf("orders@sales", uuid.Text(saga.ID("sales", "carts", "1")), "x")...)
+		s.wantFailures(0)
+		if i := s.invocations(1)[0]; i.Ignored != saga.IgnoredUnknown {
+			t.Errorf("the last invocation is %+v", i)
+		}
+		if after := s.recordOf("carts", "1"); !bytes.Equal(before.Meta, after.Meta) || !bytes.Equal(before.State, after.State) {
+			t.Errorf("the record is %s %s, was %s %s", after.Meta, after.State, before.Meta, before.State)
+		}
+	})
 }
