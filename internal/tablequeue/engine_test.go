@@ -929,3 +929,31 @@ func FuzzMessage(f *testing.F) {
 		}
 	})
 }
+
+// Close cancels a claim that the database does not answer, and Receive then says that the Conn is closed.
+func TestCloseEndsAClaimWithoutAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake("in")
+		c := open(t, f)
+		r := receiverOf(t, c, "in")
+		c.store = &silentClaims{fake: f}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := r.Receive(t.Context(), 1)
+			ended <- err
+		}()
+		synctest.Wait()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		isErr(t, <-ended, transport.ErrClosed)
+	})
+}
+
+// silentClaims is a fake that answers no claim.
+type silentClaims struct{ *fake }
+
+func (f *silentClaims) Claim(ctx context.Context, _ Claim, _ []Claimed) ([]Claimed, time.Duration, error) {
+	<-ctx.Done()
+	return nil, 0, errUnknown
+}

@@ -56,6 +56,9 @@ func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]tran
 		r.heard.Store(err == nil)
 		if err != nil {
 			r.orphaned(claim.Lease, err)
+			if r.conn.work.Err() != nil { // Close has cancelled the claim
+				err = fmt.Errorf("%w: %w", transport.ErrClosed, err)
+			}
 			return nil, 0, cmp.Or(context.Cause(ctx), err)
 		}
 		r.more.Store(claim.full(rows))
