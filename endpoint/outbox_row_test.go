@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -141,4 +142,37 @@ func TestNoIDIsTheKeyOfAnother(t *testing.T) {
 	if a, b := endpoint.HandledID("sales", "1"), endpoint.HandledID("sale", "s1"); a == b {
 		t.Errorf("messages of two queues have the key %x", a)
 	}
+}
+
+// While an outage is known, a commit that fails is part of the outage: the message waits, although the database may answer again.
+func TestAFailedCommitInAnOutageWaits(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		var stores atomic.Int32
+		failing := map[int32]bool{1: true, 2: true, 3: true} // the commit of 1, whether it fails alone, and the commit of 2
+		db.Fail = func(verb, _ string) error {
+			if verb == "Store" && failing[stores.Add(1)] {
+				return transport.ErrUnreachable
+			}
+			return nil
+		}
+		began := time.Now()
+		var calls harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
+			calls.Add(fmt.Sprint(o.ID, " ", time.Since(began) >= 400*time.Millisecond))
+			if o.ID == "2" {
+				time.Sleep(100 * time.Millisecond)
+			}
+			return nil
+		}))
+		cfg.Outbox = db
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.PlaceOrder{ID: "1"})
+		r.MustSend(harness.PlaceOrder{ID: "2"})
+		pass(time.Minute)
+		all := calls.List()
+		slices.Sort(all)
+		if diff := cmp.Diff([]string{"1 false", "1 true", "2 false", "2 true"}, all); diff != "" {
+			t.Error(diff)
+		}
+	})
 }
