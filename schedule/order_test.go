@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -320,5 +321,33 @@ func TestCatchUpWaitsForTheLastOccurrence(t *testing.T) {
 		if at := s.snapshot().Schedules[0]; at.Skipped != 0 || at.Missed != 0 || len(s.runs) < 20 {
 			t.Errorf("%d runs, %+v", len(s.runs), at)
 		}
+	})
+}
+
+// The clock of the process is a minute ahead when the first run of Inspector.Run begins. The second holds up an occurrence.
+func TestASkippedOccurrenceReplacesNoNewerOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &machine{Transport: &inmemory.Transport{}}
+		s := &shop{t: t, broker: &inmemory.Transport{}, db: db, started: time.Now()}
+		s.broker.CreateQueues("error")
+		s.report = func(context.Context) error {
+			if len(s.times()) == 2 {
+				sleep(20 * time.Second)
+			}
+			return nil
+		}
+		s.start(schedule.Schedule{Name: "reports", Every: 10 * time.Second, Message: buildReport{}})
+		s.after(2 * time.Second)
+		db.step(time.Minute, 0)
+		s.runNow()
+		s.after(time.Second)
+		db.step(0, 0)
+		s.runNow()
+		s.after(10 * time.Second)
+		if at := s.snapshot().Schedules[0]; at.Skipped != 1 || at.Last.Job != s.run(0).JobID || at.Last.Due.Sub(s.started) < time.Minute {
+			t.Errorf("%+v", at)
+		}
+		s.after(10 * time.Second)
+		s.stop()
 	})
 }

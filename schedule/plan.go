@@ -299,7 +299,7 @@ func (p step) skip(ctx context.Context, id string, due time.Time) error {
 		p.State.Behind = behind{Job: p.State.Current}
 	}
 	p.State.Behind.Count++
-	p.State.Last = Outcome{id, due, Skipped, p.now}
+	p.outcome(Outcome{id, due, Skipped, p.now})
 	return p.save(ctx, Job{ID: id, Schedule: p.Key(), Due: due, Status: Skipped, Created: p.now, Ended: p.now})
 }
 
@@ -338,9 +338,7 @@ func (s *Scheduler) ended(ctx context.Context, c *planContext, m occurrenceEnded
 
 // end ends an occurrence.
 func (p step) end(ctx context.Context, o Outcome) error {
-	if !o.Due.Before(p.State.Last.Due) {
-		p.State.Last = o
-	}
+	p.outcome(o)
 	if p.State.Current != o.Job {
 		return nil
 	}
@@ -349,6 +347,13 @@ func (p step) end(ctx context.Context, o Outcome) error {
 		return p.set(ctx, p.afterRun())
 	}
 	return nil
+}
+
+// outcome stores the outcome of an occurrence, unless the outcome of a later one is known.
+func (p step) outcome(o Outcome) {
+	if !o.Due.Before(p.State.Last.Due) {
+		p.State.Last = o
+	}
 }
 
 // run starts an occurrence now. The plan stays as it is.
