@@ -7,8 +7,11 @@ import (
 	"github.com/holdfast-go/holdfast/schedule"
 )
 
+// ending checks the end of a history.
+type ending struct{ *history }
+
 // checkJobs checks the records of all jobs, and the numbers of the plan.
-func (h *history) checkJobs() {
+func (h ending) checkJobs() {
 	active, ended := h.all(false), h.all(true)
 	ids := map[string]bool{}
 	for i := range active {
@@ -45,7 +48,7 @@ func (h *history) checkJobs() {
 }
 
 // isSearched reports whether a schedule searches for a job whose message is lost. It may search for a run that Inspector.Run began.
-func (h *history) isSearched(job *schedule.Job) bool {
+func (h ending) isSearched(job *schedule.Job) bool {
 	if job.Schedule == "" || h.book.has(job.ID, markNow) {
 		return false
 	}
@@ -58,13 +61,13 @@ func (h *history) isSearched(job *schedule.Job) bool {
 }
 
 // checkActive checks a job that has not ended. Only a lost message is a reason.
-func (h *history) checkActive(job *schedule.Job) {
+func (h ending) checkActive(job *schedule.Job) {
 	if !h.book.has(job.ID, markLost) || h.isSearched(job) {
 		h.Errorf("a job has not ended: %+v", job)
 	}
 }
 
-func (h *history) checkEnded(job *schedule.Job) {
+func (h ending) checkEnded(job *schedule.Job) {
 	begun, commits := h.book.attempts(job.ID)
 	want := 0
 	if job.Status == schedule.Succeeded {
@@ -96,7 +99,7 @@ func (h *history) checkEnded(job *schedule.Job) {
 }
 
 // checkOrder checks the jobs of the occurrences, in the order of their times.
-func (h *history) checkOrder(jobs []schedule.Job) {
+func (h ending) checkOrder(jobs []schedule.Job) {
 	of := h.versions[0]
 	for i := range jobs {
 		job := &jobs[i]
@@ -123,7 +126,7 @@ func (h *history) checkOrder(jobs []schedule.Job) {
 }
 
 // checkSum checks that each occurrence has a job or is counted.
-func (h *history) checkSum(p planState, jobs int) {
+func (h ending) checkSum(p planState, jobs int) {
 	of := h.versions[0]
 	if h.isDeployed || of.After > 0 {
 		return

@@ -36,7 +36,7 @@ type program struct {
 }
 
 // newProgram starts a process.
-func (h *history) newProgram(of schedule.Schedule) *program {
+func newProgram(h *history, of schedule.Schedule) *program {
 	p := &program{h: h, machine: &machine{Transport: h.db}, done: make(chan error, 1)}
 	p.broker = p.machine
 	var err error
@@ -120,11 +120,12 @@ func (p *program) work(ctx context.Context, s *endpoint.Session) error {
 	if p.h.book.begin(p, run) {
 		return nil
 	}
-	return p.h.behave(ctx, run)
+	return p.behave(ctx, run)
 }
 
 // behave does what the seed says of an attempt.
-func (h *history) behave(ctx context.Context, run schedule.Run) error {
+func (p *program) behave(ctx context.Context, run schedule.Run) error {
+	h := p.h
 	sum := fnv.New64a()
 	fmt.Fprint(sum, run.Schedule, run.Due.Sub(h.started), run.Correlation, run.Attempt)
 	random := rand.New(rand.NewPCG(h.seed, sum.Sum64())) //nolint:gosec // the history is to be repeated

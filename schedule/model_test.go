@@ -236,7 +236,7 @@ func (h *history) start() {
 	version := h.random.IntN(len(h.versions))
 	h.isDeployed = h.isDeployed || version == 1
 	h.note("start version %d", version)
-	h.programs = append(h.programs, h.newProgram(h.versions[version]))
+	h.programs = append(h.programs, newProgram(h, h.versions[version]))
 	synctest.Wait()
 }
 
@@ -400,7 +400,7 @@ func (h *history) settle() {
 		p.machine.step(0, 0)
 	}
 	if len(h.programs) == 0 {
-		h.programs = append(h.programs, h.newProgram(final))
+		h.programs = append(h.programs, newProgram(h, final))
 	}
 	h.pass(15 * time.Second)
 	h.must(h.inspector.SetState(h.Context(), "reports", schedule.Active), "resume")
@@ -424,7 +424,7 @@ func (h *history) check() {
 		p.end()
 	}
 	h.observe()
-	h.checkJobs()
+	ending{h}.checkJobs()
 }
 
 // interval is the longest time between two occurrences.
