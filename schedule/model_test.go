@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	modelCases = 100
+	modelShort = 40 // with -short
+	modelCases = 200
 	modelSoak  = 10_000
 	// modelProcesses is the largest number of processes that run at a time.
 	modelProcesses = 2
@@ -31,8 +32,11 @@ const (
 // of people. HOLDFAST_SEED repeats one history and prints its log; HOLDFAST_SOAK=1 runs 10,000.
 func TestRandomHistories(t *testing.T) {
 	cases, first, verbose := modelCases, rand.Uint64()>>1, false
-	if os.Getenv("HOLDFAST_SOAK") != "" {
+	switch {
+	case os.Getenv("HOLDFAST_SOAK") != "":
 		cases = modelSoak
+	case testing.Short():
+		cases = modelShort
 	}
 	if text := os.Getenv("HOLDFAST_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
