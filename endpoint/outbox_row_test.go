@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -173,6 +174,35 @@ func TestAFailedCommitInAnOutageWaits(t *testing.T) {
 		slices.Sort(all)
 		if diff := cmp.Diff([]string{"1 false", "1 true", "2 false", "2 true"}, all); diff != "" {
 			t.Error(diff)
+		}
+	})
+}
+
+// Health names an outage of the database: of commits, and of the relay.
+func TestHealthNamesAnOutageOfTheOutbox(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		var away atomic.Bool
+		db.Fail = func(string, string) error {
+			if away.Load() {
+				return transport.ErrUnreachable
+			}
+			return nil
+		}
+		r := harness.Start(t, storing(broker, db, new(harness.Tally)))
+		away.Store(true)
+		putRow(t, db, "shipping", "1", nil) // ends the call of Receive
+		r.MustSend(harness.PlaceOrder{ID: "2"})
+		pass(time.Minute)
+		reasons := strings.Join(r.Health().Reasons, "; ")
+		for _, want := range []string{"the outbox has not been usable since", "receiving from the outbox has been failing since"} {
+			if !strings.Contains(reasons, want) || r.Health().Ready {
+				t.Errorf("reasons %q, want %q", reasons, want)
+			}
+		}
+		away.Store(false)
+		pass(time.Minute)
+		if n := len(broker.Messages("shipping")); n != 2 || !r.Health().Ready {
+			t.Errorf("%d messages were sent, %+v", n, r.Health())
 		}
 	})
 }
