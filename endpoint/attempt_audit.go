@@ -13,9 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// completeProcessed sends ops and what the endpoint itself sends with a processed message: the notice to ServiceControl
-// that the retry of a failed message has ended, with that outcome, and the audit copy of audited, if that is not nil. It
-// completes the message, in tx where there is one.
+// completeProcessed sends ops, the notice to ServiceControl that the retry of a failed message has ended with that outcome, and
+// the audit copy of audited unless audited is nil. Then it completes the message, in tx if tx is not nil.
 func (in *incoming) completeProcessed(
 	ctx context.Context, tx transport.Tx, ops []transport.Operation, audited *attempt, outcome string,
 ) error {

@@ -14,9 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// notice returns the notice to ServiceControl that a message which it returned has been processed; nil where it expects
-// none. ServiceControl waits for a notice, which it takes for a success: one with an outcome says that the message was not
-// handled.
+// notice returns the notice to ServiceControl that a returned message has been processed, or nil if ServiceControl expects no
+// notice. ServiceControl takes each notice for a success. The outcome, if any, says why the message was not handled.
 func (in *incoming) notice(ctx context.Context, outcome string) *transport.Operation {
 	queue := in.noticeQueue(ctx)
 	if queue == "" {

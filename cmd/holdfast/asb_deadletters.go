@@ -73,8 +73,8 @@ holdfast errors export --queue 'QUEUE` + deadLetterQueue + `'.
 	})
 }
 
-// deadLetter returns the entry of a message that the broker may have dead-lettered, also one that Service Bus then has forwarded to
-// an error queue: its class, error and queue are those of the failure if the headers name them, else the broker's.
+// deadLetter returns the entry of a message that the broker may have dead-lettered. Service Bus can forward dead letters to an
+// error queue. The headers say which class, error and queue a failure has. Without these headers the broker's properties do.
 func deadLetter(m *transport.Message) errorqueue.Entry {
 	e := errorqueue.EntryOf(m)
 	e.Class = cmp.Or(e.Class, m.Native[asb.PropertyDeadLetterReason])

@@ -51,8 +51,9 @@ func TestHandlersThatSpoilTheirTransaction(t *testing.T) {
 					}
 					return s.Send(ctx, orderAccepted{"spoiled"}, endpoint.To("error"))
 				}))
+				cfg.Outbox = &postgres.Transport{URL: url, Lease: time.Minute} // no process is killed
 				if mode != "outbox" {
-					db := &postgres.Transport{URL: url, Lease: 10 * troubleLease}
+					db := &postgres.Transport{URL: url, Lease: time.Minute}
 					cfg.Transport, cfg.Outbox, cfg.Transactions = db, nil, endpoint.SendsAtomicWithReceive
 					cfg.Routes[0] = endpoint.RouteTo[shipOrder]("error")
 				}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -104,20 +105,23 @@ func (f *flushing) divertFailed(err error, units []*Unit) (rest []*Unit, known b
 	return rest, true
 }
 
-// takeDetour writes the units of w that were diverted. kept is true while the batcher of the detour still uses w.
+// takeDetour writes the units of w that were diverted. kept is true while the batcher of the detour still uses w, whose
+// results then must not be touched.
 func (c *Conn) takeDetour(ctx context.Context, w *work) (kept bool) {
-	for i, err := range c.detour.DoAll(ctx, w.diverted) {
+	errs := c.detour.DoAll(ctx, w.diverted)
+	if slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, batch.ErrAbandoned) }) {
+		return true
+	}
+	for i, err := range errs {
 		switch {
 		case err == nil:
-		case errors.Is(err, batch.ErrAbandoned):
-			kept = true
 		case errors.Is(err, batch.ErrClosed):
 			fail(w.diverted[i:i+1], transport.ErrClosed)
 		default: // the unit was withdrawn
 			fail(w.diverted[i:i+1], err)
 		}
 	}
-	return kept
+	return false
 }
 
 // flushDetour writes diverted units, in one batch for each set of destinations. The results are those of the units' works.
@@ -213,11 +217,14 @@ func (u *Unit) somewhere() string {
 	return u.Queue
 }
 
-// unimpede ends the refusal of operations for queues.
+// unimpede ends the refusal of operations for queues. The senders of a batch do not wait until the postponed rows are visible.
 func (c *Conn) unimpede(queues []string) {
 	for _, q := range queues {
-		if c.unusable.diverts(q) {
-			c.unlock(q)
+		if !c.unusable.diverts(q) {
+			continue
+		}
+		if p := c.unlock(q); p != nil {
+			c.running.Go(func() { c.hastenAll(p) })
 		}
 	}
 }

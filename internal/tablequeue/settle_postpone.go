@@ -176,19 +176,29 @@ func (c *Conn) watchLocks(queues []string) {
 	defer cancel()
 	locked, err := locks.Locked(ctx, queues)
 	for i, q := range queues {
-		if err == nil && !locked[i] {
-			c.unlock(q)
+		if err != nil || locked[i] {
+			continue
+		}
+		if p := c.unlock(q); p != nil {
+			c.hastenAll(p)
 		}
 	}
 }
 
-func (c *Conn) unlock(queue string) {
+// unlock ends the refusal of operations for queue, and returns the rows that wait for the queue. It returns nil if no
+// operation was refused.
+func (c *Conn) unlock(queue string) *postponed {
 	p := c.unusable.unlock(queue)
 	if p == nil || p.obstacle == suspected {
-		return
+		return nil
 	}
 	c.cfg.Env.Log().InfoContext(c.life, "a queue takes messages again",
 		slog.String("queue", queue), slog.Duration("after", time.Since(p.since)), slog.Int("waiting", p.n))
+	return p
+}
+
+// hastenAll makes the rows of p visible.
+func (c *Conn) hastenAll(p *postponed) {
 	for from, seqs := range p.rows {
 		c.hasten(from, slices.Sorted(maps.Keys(seqs)))
 	}
