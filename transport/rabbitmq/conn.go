@@ -9,6 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -101,15 +102,20 @@ const frameReserve = 8 << 10
 
 func (c *conn) Limits() transport.Limits { return c.limits }
 
-// Close closes both connections. The broker requeues unsettled messages at once.
+// Close closes both connections, once the settlements are applied that were made before. The broker requeues unsettled messages
+// at once.
 func (c *conn) Close() error {
+	var wait time.Duration
 	c.mu.Lock()
 	for r := range c.receivers {
 		if ch := r.enter(phaseEnded); ch != nil {
 			ch.finish()
+			wait = max(wait, ch.unapplied())
 		}
 	}
 	c.mu.Unlock()
+	// An error means that the connection is lost already.
+	_ = backoff.Sleep(c.ctx, wait)
 	c.cancel()
 	c.tasks.Stop()
 	return nil

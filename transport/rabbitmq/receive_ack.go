@@ -3,8 +3,6 @@ package rabbitmq
 import (
 	"slices"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 const (
@@ -19,7 +17,8 @@ const (
 // oldest delivery that is unsettled, so acks has all unsettled ones in the order of their tags. Guarded by the lock of
 // the channel.
 type acks struct {
-	ch     amqp.Acknowledger
+	settler
+
 	timer  *time.Timer
 	armed  bool
 	window int
@@ -147,13 +146,13 @@ func (a *acks) flush(now time.Time) error {
 			top = max(top, p.of.tag)
 			below++
 		case late(p):
-			if err := a.ch.Ack(p.of.tag, false); err != nil {
+			if err := a.ack(p.of.tag, false); err != nil {
 				return err
 			}
 		}
 	}
 	if below > 0 {
-		if err := a.ch.Ack(top, below > 1); err != nil {
+		if err := a.ack(top, below > 1); err != nil {
 			return err
 		}
 	}

@@ -47,7 +47,7 @@ const longest = lateAck + 2*ackDelay
 // newAcks returns acks with the unsettled deliveries 1 to n.
 func newAcks(t *testing.T, n, window int) (*acks, *ledger, []*delivery) {
 	l := &ledger{t: t, unacked: make(map[uint64]bool)}
-	a := &acks{ch: l, timer: time.NewTimer(time.Hour), window: window}
+	a := &acks{settler: settler{ch: l}, timer: time.NewTimer(time.Hour), window: window}
 	ds := make([]*delivery, n)
 	for i := range ds {
 		ds[i] = &delivery{tag: uint64(i + 1)}

@@ -69,7 +69,7 @@ func (c *channel) work(ctx context.Context) error {
 	r := c.receiver
 	for {
 		window, phase := r.limit()
-		again, err := c.fit(window, phase == phaseDraining || phase == phaseClosed, time.Now())
+		again, err := c.fit(window, phase >= phaseDraining, time.Now())
 		if err != nil {
 			return err
 		}
@@ -78,7 +78,11 @@ func (c *channel) work(ctx context.Context) error {
 			later = time.After(min(narrowFor, r.conn.grace()))
 		}
 		if phase == phaseClosed && c.retire() {
-			return c.ch.Close()
+			wait := c.unapplied()
+			if wait == 0 {
+				return c.ch.Close()
+			}
+			later = time.After(wait)
 		}
 		select {
 		case e := <-c.lost:
@@ -170,7 +174,14 @@ func (c *channel) end(err error) {
 	c.idled.Broadcast()
 }
 
-// finish writes pending acknowledgements and ends the channel.
+// unapplied returns how long the channel must stay open: see [settler].
+func (c *channel) unapplied() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.acks.unapplied(time.Now())
+}
+
+// finish writes pending acknowledgements and ends the channel. The connection must stay open until they are applied.
 func (c *channel) finish() {
 	c.mu.Lock()
 	// A message whose acknowledgement cannot be written is redelivered.
@@ -331,7 +342,7 @@ func (c *channel) release(pick func(int, *delivery) bool) {
 		}
 		c.settled(d, stateSettled)
 		// When this fails, the channel is lost and the message is redelivered.
-		_ = c.ch.Nack(d.tag, false, true)
+		_ = c.acks.requeue(d.tag)
 	}
 	clear(c.waiting[len(kept):])
 	c.waiting = kept

@@ -64,12 +64,12 @@ func (d *delivery) acknowledge(a *acks) error { return a.complete(d, time.Now())
 
 // Retry rejects the message, which counts as an attempt.
 func (d *delivery) Retry(context.Context) error {
-	return d.settle(func(a *acks) error { return a.ch.Reject(d.tag, true) })
+	return d.settle(func(a *acks) error { return a.reject(d.tag) })
 }
 
 // Release requeues the message; before RabbitMQ 4.3 that counts as an attempt too.
 func (d *delivery) Release(context.Context) error {
-	return d.settle(func(a *acks) error { return a.ch.Nack(d.tag, false, true) })
+	return d.settle(func(a *acks) error { return a.requeue(d.tag) })
 }
 
 func (d *delivery) settle(act func(*acks) error) error {

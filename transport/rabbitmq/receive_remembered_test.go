@@ -17,7 +17,7 @@ import (
 func lostChannel(n int) (*channel, []*delivery) {
 	s := &channel{receiver: &receiver{conn: &conn{}, queue: "orders", adjust: make(chan struct{}, 1)}, ch: &amqp.Channel{}}
 	s.idled.L = &s.mu
-	s.acks = acks{ch: cut{}, timer: time.NewTimer(time.Hour), window: 100}
+	s.acks = acks{settler: settler{ch: cut{}}, timer: time.NewTimer(time.Hour), window: 100}
 	ds := make([]*delivery, n)
 	for i := range ds {
 		ds[i] = &delivery{channel: s, from: &consumer{}, tag: uint64(i + 1), receivedAt: time.Now(), message: transport.Message{ID: fmt.Sprint("m-", i+1)}}

@@ -71,9 +71,9 @@ func (c *channel) requeueTimedOut(d *delivery) {
 	// When the requeueing fails, the channel is lost and the message is redelivered.
 	if !d.receivedAt.IsZero() {
 		c.receiver.remember(d, d.completed)
-		_ = c.ch.Reject(d.tag, true)
+		_ = c.acks.reject(d.tag)
 		return
 	}
 	c.waiting = slices.DeleteFunc(c.waiting, func(w *delivery) bool { return w == d })
-	_ = c.ch.Nack(d.tag, false, true)
+	_ = c.acks.requeue(d.tag)
 }
