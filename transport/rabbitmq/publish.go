@@ -178,6 +178,10 @@ func (b *batch) send(ctx context.Context, i int, to route, msg *amqp.Publishing)
 	if err := b.reserve(ctx); err != nil {
 		return err
 	}
+	if err := b.to.unanswered.refuse(to); err != nil {
+		<-b.to.window
+		return err
+	}
 	var confirm *amqp.DeferredConfirmation
 	err := b.to.ready(ctx)
 	if err == nil {
@@ -257,20 +261,18 @@ func (b *batch) settle(ctx context.Context) {
 }
 
 func (b *batch) answer(ctx context.Context, s sent) error {
-	p := b.to
 	select {
 	case <-s.confirm.Done():
-		return p.outcome(s)
+		return b.to.outcome(s)
 	default:
 	}
 	select {
 	case <-s.confirm.Done():
 	case <-ctx.Done():
-		// The place is free when the answer has come.
-		if !p.tasks.Go(func() { _ = p.outcome(s) }) {
-			break // at once, as the connection is closed
+		if b.to.abandon(s) {
+			return fmt.Errorf("rabbitmq: no answer from the broker: %w: %w", context.Cause(ctx), transport.ErrOutcomeUnknown)
 		}
-		return fmt.Errorf("rabbitmq: no answer from the broker: %w: %w", context.Cause(ctx), transport.ErrOutcomeUnknown)
+		// The connection is closed, and the outcome is there at once.
 	}
-	return p.outcome(s)
+	return b.to.outcome(s)
 }

@@ -59,6 +59,8 @@ func (p *publisher) openSender() (*sender, error) {
 	}
 	s := &sender{ch: ch, over: make(chan struct{}), failed: ch.NotifyClose(make(chan *amqp.Error, 1))}
 	s.returned.notices = ch.NotifyReturn(make(chan amqp.Return, maxUnconfirmed))
+	arrived := ch.NotifyReturn(make(chan amqp.Return))
+	p.tasks.Go(func() { s.returned.collect(arrived) })
 	return s, nil
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// maxUnconfirmed is how many messages may be unconfirmed at once.
+// maxUnconfirmed is how many messages may be unconfirmed at once whose callers wait.
 const maxUnconfirmed = 1000
 
 // publisher is the connection for sending. It has one channel at a time.
@@ -20,9 +20,10 @@ type publisher struct {
 	*brokerConn
 	current slot[*sender]
 
-	window   chan struct{} // has an element for each unconfirmed message
-	turn     chan struct{} // has an element while something is declared; a mutex that a context can end
-	refusals refusals
+	window     chan struct{} // has an element for each unconfirmed message, but for abandoned ones
+	unanswered unanswered
+	turn       chan struct{} // has an element while something is declared; a mutex that a context can end
+	refusals   refusals
 
 	blocked  atomic.Pointer[blocking] // nil while the broker reads from the connection
 	finished chan *amqp.Error
@@ -142,16 +143,45 @@ type route struct {
 
 // outcome waits for the broker's answer, returns it and frees the place in the window. It is called once.
 func (p *publisher) outcome(m sent) error {
+	err := p.await(m)
+	<-p.window
+	return err
+}
+
+// abandon has the broker's answer awaited by a goroutine, because the caller has stopped to wait. It returns false, and
+// does nothing, if the connection is closed.
+func (p *publisher) abandon(m sent) bool {
+	free := p.unanswered.add(m.route)
+	ok := p.tasks.Go(func() {
+		_ = p.await(m)
+		p.unanswered.remove(m.route)
+		if !free {
+			<-p.window
+		}
+	})
+	if !ok {
+		p.unanswered.remove(m.route)
+	} else if free {
+		<-p.window
+	}
+	return ok
+}
+
+// await waits for the broker's answer and returns it. It is called once.
+func (p *publisher) await(m sent) error {
 	s := m.sender
 	acked := m.confirm.Wait()
 	isReturned := m.route.mandatory && s.returned.take(m.id, m.route.key)
-	<-p.window
+	closed := !acked && s.ch.IsClosed()
+	if !closed {
+		p.unanswered.answered(m.route)
+	}
 	switch {
 	case isReturned:
 		return fmt.Errorf("rabbitmq: send to %q: %w", m.route.key, transport.ErrNoQueue)
 	case acked:
 		return nil
-	case s.ch.IsClosed():
+	case closed:
 		// The client library reports unconfirmed messages as refused.
 		<-s.over
 		return fmt.Errorf("rabbitmq: %w: %w", transport.ErrOutcomeUnknown, s.end)
@@ -163,8 +193,7 @@ func (p *publisher) outcome(m sent) error {
 var errRefused = fmt.Errorf("rabbitmq: the broker refused the message: %w", transport.ErrFull)
 
 // returned collects the messages that the broker returned because no queue took them. The notice of a message arrives
-// before its confirm, and can be taken once the confirm has arrived. There are never more notices than places in the
-// window, hence the client library never blocks.
+// before its confirm, and can be taken once the confirm has arrived.
 type returned struct {
 	notices chan amqp.Return
 
@@ -175,10 +204,19 @@ type returned struct {
 // returnKey identifies the message of a notice. Two copies of one message to the same queue are interchangeable.
 type returnKey struct{ id, queue string }
 
-// take reports whether the message was returned, and forgets it.
-func (r *returned) take(id, queue string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// collect moves the notices to counts each time that the client library has one, until the channel ends: the library
+// drops a notice for which notices has no room, and there may be more of them than places in the window. The library
+// writes to notices before it writes to arrived.
+func (r *returned) collect(arrived <-chan amqp.Return) {
+	for range arrived {
+		r.mu.Lock()
+		r.count()
+		r.mu.Unlock()
+	}
+}
+
+// count moves the notices to counts. The caller has locked mu.
+func (r *returned) count() {
 	for len(r.notices) > 0 {
 		n := <-r.notices
 		if r.counts == nil {
@@ -186,6 +224,13 @@ func (r *returned) take(id, queue string) bool {
 		}
 		r.counts[returnKey{n.MessageId, n.RoutingKey}]++
 	}
+}
+
+// take reports whether the message was returned, and forgets it.
+func (r *returned) take(id, queue string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.count()
 	key := returnKey{id, queue}
 	if n := r.counts[key]; n <= 1 {
 		delete(r.counts, key)

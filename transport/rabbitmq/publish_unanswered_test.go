@@ -1,0 +1,207 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// sends returns n sends of a message to a queue.
+func sends(queue string, n int) []transport.Operation {
+	ops := make([]transport.Operation, n)
+	m := &transport.Message{ID: "m-1", Body: []byte("x")}
+	for i := range ops {
+		ops[i] = transport.Operation{Message: m, Queue: queue}
+	}
+	return ops
+}
+
+// abandoned dispatches n messages to a silent queue, and cancels the dispatch when they have arrived.
+func abandoned(t *testing.T, c *conn, broker *standIn, queue string, n int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Dispatch(ctx, sends(queue, n))
+		done <- err
+	}()
+	broker.wait(t, queue, n)
+	cancel()
+	if err := <-done; len(indexesOf(err, transport.ErrOutcomeUnknown)) != n {
+		t.Fatalf("dispatch without an answer: %v", err)
+	}
+}
+
+// indexesOf are the indexes of the operations whose error is target.
+func indexesOf(err, target error) (ops []int) {
+	var failed *transport.DispatchError
+	if errors.As(err, &failed) {
+		for _, op := range failed.Ops {
+			if errors.Is(op.Err, target) {
+				ops = append(ops, op.Index)
+			}
+		}
+	}
+	return ops
+}
+
+func TestASilentQueueKeepsNoPlaceInTheWindow(t *testing.T) {
+	t.Parallel()
+	broker := newStandIn(t, "silent")
+	c := opened(t, broker.url)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	abandoned(t, c, broker, "silent", maxUnconfirmed)
+	if _, err := c.Dispatch(ctx, sends("healthy", 2*maxUnconfirmed)); err != nil {
+		t.Fatalf("beside a silent queue: %v", err)
+	}
+
+	_, err := c.Dispatch(ctx, append(sends("silent", 1), sends("healthy", 1)...))
+	busy, _ := errors.AsType[*transport.BusyError](err)
+	if busy == nil || busy.Queue != "silent" || !strings.Contains(busy.Reason, "has not confirmed 1000 messages") {
+		t.Errorf("a send to the silent queue: %v", err)
+	}
+	if got := indexesOf(err, transport.ErrUnreachable); len(got) != 1 || got[0] != 0 {
+		t.Errorf("operations %d were not sent, want the first: %v", got, err)
+	}
+	broker.mu.Lock()
+	n := len(broker.kept)
+	broker.mu.Unlock()
+	if n != maxUnconfirmed {
+		t.Errorf("the broker has got %d messages for the silent queue, want %d", n, maxUnconfirmed)
+	}
+
+	// The first answer ends the silence, though 999 messages have none yet.
+	broker.release("silent", 1, false)
+	for errors.Is(err, transport.ErrUnreachable) {
+		if _, err = c.Dispatch(ctx, sends("silent", 1)); ctx.Err() != nil {
+			t.Fatal("an answer has not ended the silence")
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCallersThatWaitMakeNoQueueSilent(t *testing.T) {
+	t.Parallel()
+	broker := newStandIn(t, "slow")
+	c := opened(t, broker.url)
+	done := make(chan error, 2)
+	for range cap(done) {
+		go func() {
+			_, err := c.Dispatch(t.Context(), sends("slow", maxUnconfirmed/2))
+			done <- err
+		}()
+	}
+	broker.wait(t, "slow", maxUnconfirmed)
+	broker.release("slow", maxUnconfirmed, false)
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The client library drops a notice of a returned message for which its channel has no room.
+func TestMoreReturnsThanPlacesInTheWindow(t *testing.T) {
+	t.Parallel()
+	const waiting = 100
+	broker := newStandIn(t, "absent")
+	c := opened(t, broker.url)
+	abandoned(t, c, broker, "absent", maxUnanswered-1)
+	abandoned(t, c, broker, "absent", maxUnconfirmed)
+	p, _, _ := c.publishing.now()
+	p.unanswered.answered(route{key: "absent", mandatory: true})
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Dispatch(t.Context(), sends("absent", waiting))
+		done <- err
+	}()
+	broker.wait(t, "absent", waiting)
+	broker.release("absent", maxUnanswered-1+maxUnconfirmed+waiting, true)
+	if err := <-done; len(indexesOf(err, transport.ErrNoQueue)) != waiting {
+		t.Errorf("dispatch to a queue that does not exist: %v", err)
+	}
+}
+
+func TestUnansweredPublishes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var u unanswered
+		silent, other := route{key: "silent", mandatory: true}, route{key: "other", mandatory: true}
+		refused := func(to route) bool { return u.refuse(to) != nil }
+		for n := range maxUnanswered {
+			if refused(silent) {
+				t.Fatalf("refused after %d", n)
+			}
+			u.add(silent)
+		}
+		if !refused(silent) || refused(other) {
+			t.Error("the bound is for each destination")
+		}
+
+		time.Sleep(trialEvery)
+		if refused(silent) || !refused(silent) {
+			t.Error("a trial is let through, and no more")
+		}
+		u.add(silent)
+		if !refused(silent) {
+			t.Error("a trial without an answer ends the silence")
+		}
+		time.Sleep(trialEvery)
+		if refused(silent) {
+			t.Error("there is no second trial")
+		}
+
+		u.answered(other)
+		if !refused(silent) {
+			t.Error("another destination's answer ends the silence")
+		}
+		u.answered(silent)
+		if refused(silent) {
+			t.Error("an answer does not end the silence")
+		}
+		u.add(silent)
+		if !refused(silent) {
+			t.Error("a further one without an answer does not begin another silence")
+		}
+
+		for range maxUnanswered + 2 {
+			u.remove(silent)
+		}
+		if refused(silent) || u.destinations != nil || u.some.Load() || u.total != 0 {
+			t.Errorf("something is kept of a destination without abandoned publishes: %+v", u.destinations)
+		}
+	})
+}
+
+func TestAbandonedPublishesOfAllDestinations(t *testing.T) {
+	t.Parallel()
+	var u unanswered
+	for i := range maxAbandoned {
+		if !u.add(route{key: string(rune('a' + i%200)), mandatory: true}) {
+			t.Fatalf("publish %d keeps its place", i)
+		}
+	}
+	if u.add(route{key: "one more"}) {
+		t.Error("a publish over the bound gives its place back")
+	}
+}
+
+func TestTheDestinationOfARoute(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ route, want route }{
+		{route{key: "orders", mandatory: true}, route{key: "orders", mandatory: true}},
+		{route{exchange: delayLevel(3), key: "0.0.1.queue.orders", mandatory: true}, route{exchange: delayLevel(3), mandatory: true}},
+		{route{exchange: "amq.topic", key: "Shop.Placed"}, route{exchange: "amq.topic", key: "Shop.Placed"}},
+	} {
+		if got := test.route.destination(); got != test.want {
+			t.Errorf("%+v: %+v", test.route, got)
+		}
+	}
+}
