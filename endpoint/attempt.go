@@ -159,6 +159,7 @@ func (a *attempt) handle(ctx context.Context) (out outcome, err error) {
 	if a.keyed.ended != nil { // a behavior has dropped the error
 		return nil, pump.ErrStopping
 	}
+	a.session.finish(ctx)
 	ops, tx := a.session.end()
 	if tx == nil { // an open transaction is part of the work: it keeps the slot
 		a.leaveLimit()

@@ -19,7 +19,16 @@ func invokeAll(ctx context.Context, l *pipeline.Logical) error {
 }
 
 func (a *attempt) invokeCalls(ctx context.Context, l *pipeline.Logical) error {
-	kept := a.session.begin()
+	before, err := a.session.begin(ctx, allHandlers)
+	if err != nil {
+		return err
+	}
+	handled := false
+	defer func() { // also after a panic, which a behavior may recover from
+		if !handled {
+			a.session.drop(before)
+		}
+	}()
 	for i := range a.calls {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -32,34 +41,43 @@ func (a *attempt) invokeCalls(ctx context.Context, l *pipeline.Logical) error {
 			a.invoke.Value = base
 		}
 		if err := a.e.invoke(ctx, &a.invoke); err != nil {
-			a.session.drop(kept)
 			return err
 		}
 		a.handler = nil
 		if a.session.enough() {
-			return nil
+			break
 		}
 	}
+	handled = true
 	return nil
 }
 
 // invokeOne is the end of the Invoke stage: the user's function.
 func invokeOne(ctx context.Context, i *pipeline.Invoke) error {
 	a := attemptOf(i.Receive)
-	kept := a.session.begin()
+	before, err := a.session.begin(ctx, a.at)
+	if err != nil {
+		return fmt.Errorf("handler %s: %w", i.Handler, err)
+	}
+	handled := false
+	defer func() {
+		if !handled {
+			a.session.drop(before)
+		}
+	}()
 	if c := a.statefulCall(); c != nil {
 		ctx = c.In(ctx)
 		a.session.setCall(c)
 		defer a.session.setCall(nil)
 	}
-	err := a.call(ctx, i.Value)
+	err = a.call(ctx, i.Value)
 	if err == nil {
 		err = a.session.raiseError() // the handler has dropped it
 	}
 	if err != nil {
-		a.session.drop(kept)
 		return fmt.Errorf("handler %s: %w", i.Handler, err)
 	}
+	handled = true
 	return nil
 }
 

@@ -34,8 +34,11 @@ func (r *recovery) onFinalFailure(ctx context.Context, failure recoverability.Fa
 		return nil
 	}
 	r.finalised = true
-	kept := r.session.begin()
-	err := apart(func() error { return f(ctx, r.session, failure) })
+	before, err := r.session.begin(ctx, allHandlers)
+	if err != nil {
+		return err
+	}
+	err = apart(func() error { return f(ctx, r.session, failure) })
 	if err == nil {
 		return nil
 	}
@@ -43,7 +46,7 @@ func (r *recovery) onFinalFailure(ctx context.Context, failure recoverability.Fa
 	if _, tx := r.session.end(); tx != nil {
 		return &finalError{errtree.Mark{Err: err}}
 	}
-	r.session.drop(kept)
+	r.session.drop(before)
 	return nil
 }
 

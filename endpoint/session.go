@@ -28,6 +28,7 @@ type Session struct {
 	last    bool // no handler follows the one that runs
 	ops     []transport.Operation
 	tx      transport.Tx
+	failed  *mark          // of the last call that has failed with tx open, perhaps with writes
 	call    *stateful.Call // of the handler that runs, if it has records
 	storing error          // why the database of the outbox or inbox did not do what it was to do last
 	raised  error          // of Raise
@@ -109,12 +110,16 @@ func (s *Session) DoNotContinue() {
 // at the first call, the same for all handlers of the message. It needs [Config].Outbox or [SendsAtomicWithReceive]. A
 // function of the driver's package uses it, such as postgres.Tx or sqlite.OnCommit. The endpoint commits it when the
 // handlers have returned nil, and rolls it back otherwise.
+//
+// If a behavior calls next again after a failure, or drops the error, the transaction that the failed handlers have begun is
+// rolled back, and another one begins. In a transaction that was open before, next cannot be called again.
 func (s *Session) Tx(ctx context.Context) (transport.HandlerTx, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
 		return transport.HandlerTx{}, ErrSessionOver
 	}
+	s.undo(ctx)
 	if s.tx == nil {
 		tx, err := s.beginTx(ctx)
 		if err != nil {
@@ -189,12 +194,47 @@ func (s *Session) currentCall() *stateful.Call {
 	return s.call
 }
 
-// begin starts the handlers, perhaps again, and returns the number of operations before.
-func (s *Session) begin() int {
+// mark is the state of a session before a call of handlers.
+type mark struct {
+	handler int  // the number of the handler; allHandlers for a call of all
+	ops     int  // the number of operations
+	open    bool // whether the transaction had begun
+}
+
+// allHandlers is the number in the mark of a call of all handlers.
+const allHandlers = -1
+
+var errWritesLeft = errors.New("a behavior calls next again after a failure, in a transaction that was open before the first call: " +
+	"what the first call wrote cannot be undone alone; return the error, or begin the transaction behind that behavior")
+
+// begin starts the handler of a number, or all, perhaps again. What a failed call wrote is rolled back if the call has begun
+// the transaction. Otherwise the same call cannot be made again.
+func (s *Session) begin(ctx context.Context, handler int) (mark, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last = false
-	return len(s.ops)
+	s.undo(ctx)
+	if s.failed != nil && s.failed.handler == handler {
+		return mark{}, errWritesLeft
+	}
+	return mark{handler, len(s.ops), s.tx != nil}, nil
+}
+
+// undo rolls the transaction back if a failed call has begun it. mu is held.
+func (s *Session) undo(ctx context.Context) {
+	if s.failed == nil || s.failed.open || s.tx == nil {
+		return
+	}
+	tx := s.tx
+	s.tx, s.failed = nil, nil
+	s.in.settlement.undo(ctx, tx)
+}
+
+// finish rolls back what a handler wrote whose error a behavior has dropped, if the handler has begun the transaction.
+func (s *Session) finish(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.undo(ctx)
 }
 
 // enough reports whether a handler called DoNotContinue.
@@ -204,11 +244,14 @@ func (s *Session) enough() bool {
 	return s.last
 }
 
-// drop removes all but the first n operations, after a handler failed: a behavior may call the handlers again.
-func (s *Session) drop(n int) {
+// drop removes the operations since m, after a handler failed: a behavior may call the handlers again.
+func (s *Session) drop(m mark) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ops, s.raised = s.ops[:min(n, len(s.ops))], nil
+	s.ops, s.raised = s.ops[:min(m.ops, len(s.ops))], nil
+	if s.tx != nil {
+		s.failed = &m
+	}
 }
 
 // end closes the session and returns its operations and its transaction, if any.

@@ -225,6 +225,11 @@ func (s *settlement) rollback(ctx context.Context, session *Session) {
 		return
 	}
 	session.tx = nil
+	s.undo(ctx, tx)
+}
+
+// undo rolls a transaction back. A database that cannot be reached does so itself.
+func (s *settlement) undo(ctx context.Context, tx transport.Tx) {
 	if err := tx.Rollback(s.context()); err != nil {
 		s.in.logError(ctx, slog.LevelWarn, "a transaction could not be rolled back", err)
 	}
