@@ -28,6 +28,8 @@ var spoiling = []string{
 	`SELECT pg_terminate_backend(pg_backend_pid())`,
 	`ROLLBACK`,
 	`COMMIT`,
+	`ROLLBACK; BEGIN`,
+	`COMMIT; BEGIN`,
 }
 
 // A handler that spoils its transaction fails by itself: its message ends, other messages are handled, and the endpoint is
@@ -46,8 +48,10 @@ func TestHandlersThatSpoilTheirTransaction(t *testing.T) {
 						return err
 					}
 					statement, ignore := strings.CutPrefix(o.ID, "ignore ")
-					if _, err := tx.Exec(ctx, statement); err != nil && !ignore {
-						return err
+					for one := range strings.SplitSeq(statement, "; ") {
+						if _, err := tx.Exec(ctx, one); err != nil && !ignore {
+							return err
+						}
 					}
 					return s.Send(ctx, orderAccepted{"spoiled"}, endpoint.To("error"))
 				}))

@@ -26,10 +26,10 @@ var (
 // inboxVersion is the version of the inboxes that this package creates.
 const inboxVersion = 1
 
-// recordKey returns the statement that records the key $first with its checksum. It waits for another transaction that
-// records it. Where the key is not new it fails.
+// recordKey returns the statement that records the key $first with its checksum, in a handler's transaction. It waits for
+// another transaction that records the key. It fails if the key is not new, or if the handler has begun another transaction.
 func recordKey(inbox *table, first int) string {
-	return fmt.Sprintf("INSERT INTO %s (key, sum) VALUES ($%d::uuid, $%d::int)", inbox.quoted, first, first+1)
+	return fmt.Sprintf("INSERT INTO %s (key, sum) VALUES ($%d::uuid, $%d::int + %s)", inbox.quoted, first, first+1, inMarked)
 }
 
 // recordedBefore reports whether err is that of [recordKey] for a key that is not new.

@@ -244,7 +244,11 @@ func removal(q, inbox *table, outs []*out) string {
 	if q.filtered.Load() {
 		kept = "(SELECT " + skipsDelete + " FROM " + q.quoted + " AS q WHERE seq = $1 AND lease_id = $2 AND " + byKey + "), "
 	}
-	b.WriteString(" SELECT coalesce((SELECT 1 FROM gone), " + kept + "1 / (random() * 0)::int)" + skips.String())
+	b.WriteString(" SELECT coalesce((SELECT 1 FROM gone), " + kept + "1 / (random() * 0)::int)")
+	if inbox == nil { // recordKey looks at the transaction, too
+		b.WriteString(" + " + inMarked)
+	}
+	b.WriteString(skips.String())
 	return b.String()
 }
 

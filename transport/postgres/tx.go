@@ -137,6 +137,9 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 		return err
 	})
 	if !errors.Is(err, errWrites) {
+		if code(err) == unmarked {
+			return fmt.Errorf("postgres: commit: %w", errEndedByUser)
+		}
 		u.Lost, u.Handled = code(err) == divisionByZero, u.Key != nil && h.store.table(u.Inbox).recordedBefore(err)
 	}
 	if u.Lost || u.Handled {
@@ -161,6 +164,20 @@ var (
 		"leave the end of the transaction to the endpoint, or use a savepoint")
 )
 
+// The transactions of handlers are DEFERRABLE, which changes nothing unless one is SERIALIZABLE and READ ONLY, and such a
+// transaction cannot complete a message. The property is how the statements of the commit recognize the transaction: a
+// handler may have ended it by text, and begun another.
+const (
+	beginMarked = "begin deferrable"
+	// inMarked is 0 in a transaction that is marked, and fails with unmarked in another.
+	inMarked = `pg_catalog.sqrt(CASE pg_catalog.current_setting('transaction_deferrable') WHEN 'on' THEN 0 ELSE -1 END)::int`
+	// unmarked is the code of an argument that a function of powers and roots does not take.
+	unmarked = "2201F"
+)
+
+// marked are the options of such a transaction.
+var marked = pgx.TxOptions{DeferrableMode: pgx.Deferrable}
+
 // idle is the status of a session outside of a transaction (PostgreSQL 15, "Message Formats", ReadyForQuery).
 const idle = 'I'
 
@@ -178,7 +195,7 @@ const (
 func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *tablequeue.Unit) error {
 	var b pgx.Batch
 	if begin {
-		b.Queue("begin")
+		b.Queue(beginMarked)
 	}
 	groups := s.groups([]*tablequeue.Unit{u})
 	s.lookAtFilters(ctx, groups)
@@ -226,6 +243,8 @@ func (s *store) queueRemoval(b *pgx.Batch, g *group, u *tablequeue.Unit) {
 func (s *store) queueRecord(b *pgx.Batch, g *group, u *tablequeue.Unit) {
 	if g.inbox != nil {
 		b.Queue(g.inbox.record, uuid.Text(u.Key.ID), int32(u.Key.Sum))
+	} else {
+		b.Queue("SELECT " + inMarked)
 	}
 	for _, o := range g.outs {
 		key := shape{to: o.to.name, timed: o.timed, foreign: o.foreign, leased: o.leased, counted: o.counted, lone: o.lone(), single: true}

@@ -251,21 +251,23 @@ func TestAForeignTransactionIsNotOurs(t *testing.T) {
 // messages are not sent, and the error says why.
 func TestATransactionThatItsHandlerEnds(t *testing.T) {
 	t.Parallel()
-	for _, statement := range []string{"ROLLBACK", "COMMIT"} {
+	for _, statements := range [][]string{{"ROLLBACK"}, {"COMMIT"}, {"ROLLBACK", "BEGIN"}, {"COMMIT", "BEGIN"}, {"ROLLBACK; BEGIN"}} {
 		for _, p := range []Transport{{}, {Pooled: true}} {
 			w := newBiz(t)
 			c := w.openAs(p)
 			send(t, c, to("in", msg("1")))
 			tx, user := begun(t, receive(t, receiver(t, c, "in"), 1)[0])
 			ok(t, w.write(user, 1))
-			_, err := user.Exec(t.Context(), statement)
-			ok(t, err)
-			err = tx.Complete(t.Context(), []transport.Operation{to("out", msg("2"))})
+			for _, statement := range statements {
+				_, err := user.Exec(t.Context(), statement)
+				ok(t, err)
+			}
+			err := tx.Complete(t.Context(), []transport.Operation{to("out", msg("2"))})
 			if err == nil || errors.Is(err, transport.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "COMMIT or ROLLBACK") {
-				t.Errorf("%s: %v", statement, err)
+				t.Errorf("%q: %v", statements, err)
 			}
 			if in, out := w.count("in"), w.count("out"); in != 1 || out != 0 {
-				t.Errorf("%s: %d messages in, %d out, want 1 and 0", statement, in, out)
+				t.Errorf("%q: %d messages in, %d out, want 1 and 0", statements, in, out)
 			}
 		}
 	}

@@ -67,7 +67,7 @@ func (u *userTx) begun(ctx context.Context) (pgx.Tx, error) {
 	case u.over:
 		return nil, errOver
 	case u.err == nil && u.tx == nil:
-		u.tx, u.err = u.conn.Begin(ctx)
+		u.tx, u.err = u.conn.BeginTx(ctx, marked)
 	}
 	if u.err == nil && u.lock.wanted {
 		u.lock.wanted = false
