@@ -489,3 +489,18 @@ func TestNamesItsConnections(t *testing.T) {
 		}
 	}
 }
+
+// A trigger may skip some rows of an insert. Outside a transaction the others would be there, and a retry would insert them
+// again.
+func TestAnInsertThatATriggerCutsIsUndone(t *testing.T) {
+	f, s := newFake(t, map[string]answer{"INSERT INTO": numbers(1)})
+	s.tables.Set("q", newTable("dbo", s.place("q"), traits{triggers: true}))
+	rows := []tablequeue.Row{{Queue: "q", Headers: []byte("{}")}, {Queue: "q", Headers: []byte("{}")}}
+	err := s.Flush(t.Context(), []*tablequeue.Unit{{Verb: tablequeue.Send, Rows: rows}})
+	if err == nil || !strings.Contains(err.Error(), "1 of 2 rows were inserted: a trigger") || s.Classify(err) != tablequeue.Refused {
+		t.Errorf("class %v: %v", s.Classify(err), err)
+	}
+	if texts := f.texts(); texts[0] != "begin" || texts[len(texts)-1] != "rollback" {
+		t.Errorf("asked %q", texts)
+	}
+}

@@ -82,7 +82,7 @@ func (s *store) Classify(err error) tablequeue.Class {
 	case errors.Is(err, dialect.ErrDetected), errors.Is(err, errRival), errors.Is(err, errNamedTwice),
 		errors.Is(err, errRecordChanged):
 		return tablequeue.Conflict
-	case errors.Is(err, dialect.ErrDelay), errors.Is(err, tablequeue.ErrNoTimers):
+	case errors.Is(err, dialect.ErrDelay), errors.Is(err, tablequeue.ErrNoTimers), errors.Is(err, errSkipped):
 		return tablequeue.Refused
 	case never, unsent:
 		return tablequeue.Unavailable

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -11,20 +12,31 @@ import (
 	"github.com/holdfast-go/holdfast/internal/uuid"
 )
 
-// Flush implements [tablequeue.Queues]. A single statement needs no transaction.
+// Flush implements [tablequeue.Queues]. A single statement needs no transaction, unless a trigger may skip some of its rows.
 func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 	return s.flush(ctx, units, lockWait)
 }
 
 func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, wait string) error {
 	err := s.detector.Repeat(ctx, units, func() error {
-		if len(recordings(units))+len(settlings(units))+len(outgoings(units)) > 1 || named(units) {
+		if len(recordings(units))+len(settlings(units))+len(outgoings(units)) > 1 || named(units) || s.triggered(units) {
 			return s.inTx(ctx, func(tx *sql.Tx) error { return s.write(ctx, waiting{tx, wait}, units) })
 		}
 		return s.write(ctx, waiting{s.db, wait}, units)
 	})
 	return failed(err, "write")
 }
+
+// triggered reports whether rows of units are inserted into a table with triggers.
+func (s *store) triggered(units []*tablequeue.Unit) bool {
+	return slices.ContainsFunc(units, func(u *tablequeue.Unit) bool {
+		return slices.ContainsFunc(u.Rows, func(r tablequeue.Row) bool { return s.table(r.Queue).traits.triggers })
+	})
+}
+
+// errSkipped is the error of an insert, perhaps of some of its rows. Only a table with triggers has it, whose inserts are
+// rolled back.
+var errSkipped = errors.New("a trigger of the table has skipped a row")
 
 // inTx calls do in a transaction, which it commits when do returns nil.
 func (s *store) inTx(ctx context.Context, do func(tx *sql.Tx) error) error {
@@ -166,7 +178,7 @@ func (s *store) insertRows(ctx context.Context, o on, out *outgoing, statement s
 		return err
 	}
 	if len(seqs) != len(out.rows) {
-		return fmt.Errorf("%d of %d rows were inserted", len(seqs), len(out.rows))
+		return fmt.Errorf("%d of %d rows were inserted: %w", len(seqs), len(out.rows), errSkipped)
 	}
 	slices.Sort(seqs)
 	for i, row := range out.rows {
