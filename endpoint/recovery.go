@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 // recovery decides what happens to a message that failed, and carries it out. There is at most one of an attempt.
@@ -171,6 +172,9 @@ func (r *recovery) decide(ctx context.Context, f recoverability.Failure) (action
 func (r *recovery) faultHeaders(ctx context.Context, f recoverability.Failure) header.Map {
 	h := fault.Headers(f, r.e.host, r.at)
 	h.Set(header.FailedQ, r.live.names.address(f.Queue)) // other programs return the message to that queue
+	if errtree.Find[*transport.DeadLetteredError](f.Err) != nil {
+		h = fault.DeadLetterHeaders(r.original.Headers, h)
+	}
 	change := r.live.recoverability.FaultHeaders
 	if change == nil {
 		return h

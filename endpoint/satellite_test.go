@@ -14,7 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/harness"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -115,6 +117,42 @@ func TestALongSearchForSatellitesIsACriticalError(t *testing.T) {
 		time.Sleep(time.Hour)
 		if got := critical.List(); len(got) != 1 {
 			t.Errorf("critical errors: %v, want 1", got)
+		}
+	})
+}
+
+// NServiceBus describes a failure in headers, and has Service Bus move the message.
+func TestADeadLetterKeepsTheFailureOfItsSender(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		broker.CreateQueues("dead")
+		broker.Satellites = []transport.Satellite{{
+			Queue: "dead", Handle: func(context.Context, *transport.Message) ([]transport.Operation, error) {
+				return nil, &transport.DeadLetteredError{Queue: "sales", Reason: "moved", Count: 1}
+			},
+		}}
+		cfg := harness.Sales(broker)
+		cfg.Recoverability.FaultHeaders = func(h *header.Map, _ recoverability.Failure) { h.Set("tenant", h.Get(header.ExceptionType)) }
+		harness.Start(t, cfg)
+		m := &transport.Message{ID: "m"}
+		m.Headers.Set(header.FailedQ, "billing")
+		m.Headers.Set(header.ExceptionType, "System.TimeoutException")
+		m.Headers.Set(header.ExceptionMessage, "too late")
+		if err := broker.Put("dead", m); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		failed := broker.Messages("error")
+		if len(failed) != 1 {
+			t.Fatalf("%d messages are in the error queue", len(failed))
+		}
+		for name, want := range map[string]string{
+			header.FailedQ: "billing", header.ExceptionType: "System.TimeoutException", header.ExceptionMessage: "too late",
+			header.ExceptionStackTrace: "", header.HoldfastFaultClass: "dead-lettered", "tenant": "System.TimeoutException",
+			header.HoldfastFaultDeadLettered: `dead-lettered by the broker in queue "sales": moved, 1 time(s)`,
+		} {
+			if got := failed[0].Headers.Get(name); got != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
 		}
 	})
 }

@@ -83,8 +83,11 @@ const (
 	HoldfastRetryLastError = "Holdfast.Retry.LastError" // on delayed copies: the text of the last error
 	HoldfastFaultPolicy    = "Holdfast.Fault.Policy"    // the policy whose retries are used up
 	HoldfastFaultInline    = "Holdfast.Fault.Inline"    // inline retries in the last delivery
-	HoldfastReturns        = "Holdfast.Returns"         // returns from an error queue, a decimal number
-	HoldfastReturnOutcome  = "Holdfast.Return.Outcome"  // on the acknowledgement of a return that was not handled: "discarded"
+	// HoldfastFaultDeadLettered is why the broker has dead-lettered a message that had fault headers of its sender already.
+	HoldfastFaultDeadLettered = "Holdfast.Fault.DeadLettered"
+
+	HoldfastReturns       = "Holdfast.Returns"        // returns from an error queue, a decimal number
+	HoldfastReturnOutcome = "Holdfast.Return.Outcome" // on the acknowledgement of a return that was not handled: "discarded"
 )
 
 // Names of the headers of messages of NServiceBus that have a property whose value is not in the body as it is

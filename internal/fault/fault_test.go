@@ -257,6 +257,32 @@ func TestErrorHeadersForgetAnEarlierFault(t *testing.T) {
 	}
 }
 
+// A dead letter with the failure of its sender keeps that failure, and has the broker's reason beside it.
+func TestDeadLettersKeepTheFailureOfTheirSender(t *testing.T) {
+	dead := recoverability.Failure{Err: errBroken, Queue: "in", Attempt: 1, FirstFailure: first, Now: first}
+	ours := Headers(dead, host, Frame{})
+	unfailed := headers("Colour", "red", header.FailedQ, "old", header.ProcessingMachine, "m0")
+	if diff := cmp.Diff(fields(ours), fields(DeadLetterHeaders(unfailed, ours))); diff != "" {
+		t.Error("without an exception:", diff)
+	}
+	theirs := headers("Colour", "red", header.FailedQ, "their-queue", header.TimeOfFailure, "2026-01-01 12:00:00:000000 Z",
+		header.ExceptionType, "System.TimeoutException", header.ExceptionMessage, "too late", header.ExceptionData+"k", "v",
+		header.ProcessingMachine, "m0", "Holdfast.Fault.Class", "old")
+	want := fields(ours)
+	for _, name := range []string{header.InnerExceptionType, header.ExceptionStackTrace, header.ExceptionSource} {
+		delete(want, name)
+	}
+	for name, value := range theirs.All() {
+		if name != "Colour" && name != "Holdfast.Fault.Class" {
+			want[name] = value
+		}
+	}
+	want[header.HoldfastFaultDeadLettered] = ours.Get(header.ExceptionMessage)
+	if diff := cmp.Diff(want, fields(DeadLetterHeaders(theirs, ours))); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestErrorHeadersOfNothing(t *testing.T) {
 	if h := ErrorHeaders(header.Map{}, header.Map{}); h.Len() != 0 {
 		t.Errorf("headers %s, want none", text(h))

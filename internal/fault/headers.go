@@ -70,6 +70,28 @@ func ErrorHeaders(received, fault header.Map) header.Map {
 	return h
 }
 
+// DeadLetterHeaders returns the fault headers of a message that the broker has dead-lettered: fault, and the received ones in
+// its place if the message was received with a failure, such as that of an NServiceBus endpoint that has the broker move what
+// it cannot handle. The broker's reason then is in [header.HoldfastFaultDeadLettered].
+func DeadLetterHeaders(received, fault header.Map) header.Map {
+	if _, failed := received.Lookup(header.ExceptionType); !failed {
+		return fault
+	}
+	h := without(fault, received.Len()+1, describesException)
+	for name, value := range received.All() {
+		if describesException(name) || slices.Contains(describesPlace, name) {
+			h.Set(name, value)
+		}
+	}
+	h.Set(header.HoldfastFaultDeadLettered, fault.Get(header.ExceptionMessage))
+	return h
+}
+
+// describesPlace has the headers that say where and when a message has failed.
+var describesPlace = []string{
+	header.FailedQ, header.TimeOfFailure, header.ProcessingEndpoint, header.ProcessingMachine, header.HostID, header.HostDisplayName,
+}
+
 // ReturnHeaders returns the headers of a message that is returned from the error queue to its queue: those that it was
 // sent with, as far as they are known. Headers of the fault and counts of retries, of Holdfast and of NServiceBus, are
 // removed. [header.HoldfastReturns] is increased by one: so a broker that removes duplicates distinguishes the returned
@@ -144,7 +166,11 @@ func countsRetries(name string) bool {
 }
 
 func describesFault(name string) bool {
-	return strings.HasPrefix(name, "NServiceBus.ExceptionInfo.") || describesOwnFault(name)
+	return describesException(name) || describesOwnFault(name)
+}
+
+func describesException(name string) bool {
+	return strings.HasPrefix(name, "NServiceBus.ExceptionInfo.")
 }
 
 func describesOwnFault(name string) bool { return strings.HasPrefix(name, "Holdfast.Fault.") }
