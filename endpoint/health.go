@@ -26,7 +26,7 @@ type Health struct {
 	// that skip their occurrences.
 	Warnings []string `json:"warnings,omitempty"`
 	// Quarantined is the number of messages in quarantine, of all instances; -1 if the transport does not count them. It is
-	// inspected every 5 s while there are some, every minute while there are none, and when this instance moves one there.
+	// inspected every 5 s while there are some, every Quarantine.Idle (a minute) while there are none, and when this instance moves one there.
 	Quarantined int64 `json:"quarantined,omitempty"`
 	// Outbox is the state of the outbox; nil without one.
 	Outbox *OutboxHealth `json:"outbox,omitempty"`

@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	// quarantineLook is the time between looks at the quarantine while messages wait in it, and quarantineIdle while it is
-	// empty: a look is a request that some brokers charge for. An instance that moves a message there looks at once.
+	// quarantineLook is the time between looks at the quarantine while messages wait in it. While it is empty
+	// [recoverability.Quarantine].Idle is. An instance that moves a message there looks at once.
 	quarantineLook = 5 * time.Second
-	quarantineIdle = time.Minute
+	// quarantineLate is the time for which a broker may not count a message yet.
+	quarantineLate = time.Minute
 	// quarantineGrace bounds the wait for running handlers, the first time. It doubles, so that it suffices for
 	// long ones in the end.
 	quarantineGrace = 30 * time.Second
@@ -80,10 +81,10 @@ func (q *quarantine) watch(ctx context.Context) {
 // moved a message is not taken to be empty for a while. If the transport cannot inspect queues, each look interrupts all
 // other processing.
 func (q *quarantine) pause(moved time.Time) time.Duration {
-	if n := q.waiting.Load(); n > 0 || n == 0 && (q.missing.Load() || time.Since(moved) < quarantineIdle) {
+	if n := q.waiting.Load(); n > 0 || n == 0 && (q.missing.Load() || time.Since(moved) < quarantineLate) {
 		return quarantineLook
 	}
-	return quarantineIdle
+	return q.live.recoverability.Quarantine.Idle
 }
 
 // begin visits the quarantine before anything else is received: a crash would count against all messages in flight.

@@ -727,3 +727,23 @@ func TestAnEmptyQuarantineIsLookedAtRarely(t *testing.T) {
 		}
 	})
 }
+
+// A longer time between looks at an empty quarantine costs fewer requests.
+func TestAnEmptyQuarantineIsLookedAtAsOftenAsSet(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var looks atomic.Int64
+		broker.Fail = func(verb, queue string) error {
+			if verb == "Inspect" && queue == "sales.quarantine" {
+				looks.Add(1)
+			}
+			return nil
+		}
+		cfg := harness.Sales(broker)
+		cfg.Recoverability.Quarantine.Idle = 10 * time.Minute
+		harness.Start(t, cfg)
+		time.Sleep(time.Hour)
+		if n := looks.Load(); n < 4 || n > 8 {
+			t.Errorf("%d looks in an hour, want about one each 10 minutes", n)
+		}
+	})
+}

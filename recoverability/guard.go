@@ -1,9 +1,18 @@
 package recoverability
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // DefaultCrashes is the default of [Quarantine].Crashes, and the least default of After.
 const DefaultCrashes = 3
+
+const (
+	// DefaultIdle is the default of [Quarantine].Idle.
+	DefaultIdle = time.Minute
+	leastIdle   = 5 * time.Second
+)
 
 // ClassCrashLoop is the class of messages that crashed the process again and again while it processed them exclusively.
 const ClassCrashLoop = "crash-loop"
@@ -20,6 +29,10 @@ type Quarantine struct {
 	// Crashes is the largest delivery count in quarantine; the next delivery is moved to the error queue unhandled.
 	// Default: 3.
 	Crashes int
+	// Idle is the time between two looks at the quarantine queue while it is empty; at least 5 s, which is the time while
+	// messages wait there. A look is a request, which some brokers charge for. An instance that moves a message there looks at
+	// once, so a longer time only delays a message whose instance ends before it has processed the message. Default: 1 min.
+	Idle time.Duration
 }
 
 // CrashLoopError is the error of a message that [Quarantine] moves to the error queue, without a call of its handlers.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestSuspectsHaveMoreDeliveriesThanAttempts(t *testing.T) {
@@ -29,6 +30,14 @@ func TestAMessageIsParkedAfterSoManyCrashesInQuarantine(t *testing.T) {
 	for crashes, want := range map[int]int{0: 3, 1: 1, 3: 3} {
 		if got := (Config{Quarantine: Quarantine{Crashes: crashes}}).WithDefaults().Quarantine.Crashes; got != want {
 			t.Errorf("Crashes %d: parked after delivery %d, want %d", crashes, got, want)
+		}
+	}
+}
+
+func TestTheTimeBetweenLooksAtAnEmptyQuarantine(t *testing.T) {
+	for idle, valid := range map[time.Duration]bool{0: true, time.Second: false, -time.Minute: false, 5 * time.Second: true, time.Hour: true} {
+		if err := (Config{Quarantine: Quarantine{Idle: idle}}).Validate(); (err == nil) != valid {
+			t.Errorf("Idle %v: %v", idle, err)
 		}
 	}
 }

@@ -80,6 +80,7 @@ func (c Config) WithDefaults() Config {
 	c.Delays.Delay = cmp.Or(c.Delays.Delay, DefaultDelay)
 	c.ErrorQueue = cmp.Or(c.ErrorQueue, DefaultErrorQueue)
 	c.Quarantine.Crashes = cmp.Or(c.Quarantine.Crashes, DefaultCrashes)
+	c.Quarantine.Idle = cmp.Or(c.Quarantine.Idle, DefaultIdle)
 	if c.Quarantine.After == 0 {
 		c.Quarantine.After = max(c.Immediate+1, DefaultCrashes)
 		for _, r := range c.Rules {

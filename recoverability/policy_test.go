@@ -151,15 +151,15 @@ func TestWithDefaultsFillsZeroFieldsOnly(t *testing.T) {
 	}{
 		{
 			"zero", Config{}.WithDefaults(),
-			Config{Immediate: 5, Delayed: 3, Delays: Delays{Delay: 10 * time.Second}, ErrorQueue: "error", Quarantine: Quarantine{6, 3}, Memory: memory},
+			Config{Immediate: 5, Delayed: 3, Delays: Delays{Delay: 10 * time.Second}, ErrorQueue: "error", Quarantine: Quarantine{6, 3, DefaultIdle}, Memory: memory},
 		},
 		{
 			"off", Config{Immediate: None, Delayed: None}.WithDefaults(),
-			Config{Immediate: None, Delayed: None, Delays: Delays{Delay: 10 * time.Second}, ErrorQueue: "error", Quarantine: Quarantine{3, 3}, Memory: memory},
+			Config{Immediate: None, Delayed: None, Delays: Delays{Delay: 10 * time.Second}, ErrorQueue: "error", Quarantine: Quarantine{3, 3, DefaultIdle}, Memory: memory},
 		},
 		{
-			"set", Config{Immediate: 1, Delayed: 2, Delays: Delays{Delay: 3}, ErrorQueue: "4", Quarantine: Quarantine{None, 5}, Memory: Memory{Messages: 5}}.WithDefaults(),
-			Config{Immediate: 1, Delayed: 2, Delays: Delays{Delay: 3}, ErrorQueue: "4", Quarantine: Quarantine{None, 5}, Memory: Memory{Messages: 5, Bytes: 1 << 20}},
+			"set", Config{Immediate: 1, Delayed: 2, Delays: Delays{Delay: 3}, ErrorQueue: "4", Quarantine: Quarantine{None, 5, time.Hour}, Memory: Memory{Messages: 5}}.WithDefaults(),
+			Config{Immediate: 1, Delayed: 2, Delays: Delays{Delay: 3}, ErrorQueue: "4", Quarantine: Quarantine{None, 5, time.Hour}, Memory: Memory{Messages: 5, Bytes: 1 << 20}},
 		},
 		{"twice", Config{Immediate: None}.WithDefaults().WithDefaults(), Config{Immediate: None}.WithDefaults()},
 	}

@@ -19,6 +19,9 @@ func (c Config) Validate() error {
 	if c.Quarantine.Crashes < 0 {
 		bad("Quarantine.Crashes is %d: it must be positive", c.Quarantine.Crashes)
 	}
+	if idle := c.Quarantine.Idle; idle != 0 && idle < leastIdle {
+		bad("Quarantine.Idle is %v: it must be at least %v", idle, leastIdle)
+	}
 	if c.Memory.Messages < 0 || c.Memory.Bytes < 0 {
 		bad("Memory is %d messages and %d bytes: neither can be negative", c.Memory.Messages, c.Memory.Bytes)
 	}
