@@ -2,9 +2,15 @@ package asb
 
 import (
 	"context"
+	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
+
+// linkIdle is the time without a request after which a link is not used again. The service detaches it after 10 minutes, and
+// the client library does not say whether a message on a detached link was sent:
+// https://learn.microsoft.com/azure/service-bus-messaging/service-bus-amqp-troubleshoot
+const linkIdle = 5 * time.Minute
 
 // senderLink is the library's sender on a client, shared by concurrent requests. Closing it ends all of them, so one
 // that is not to be used again is closed after the last.
@@ -12,8 +18,9 @@ type senderLink struct {
 	*azservicebus.Sender
 	of *client
 
-	users   int  // guarded by the sender's mu, as the field below
-	retired bool // not for new requests
+	users   int       // guarded by the sender's mu, as the fields below
+	retired bool      // not for new requests
+	last    time.Time // when the last request ended
 }
 
 // acquire returns a link that is attached, for one request. The caller releases it.
@@ -46,6 +53,10 @@ func (s *sender) acquire(ctx context.Context) (*senderLink, error) {
 func (s *sender) share(own *senderLink, cl *client) *senderLink {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if l := s.link; l != nil && l.users == 0 && time.Since(l.last) >= linkIdle {
+		s.link = nil
+		s.retire(l)
+	}
 	switch {
 	case s.link != nil && s.link.of == cl:
 		s.retire(own)
@@ -64,6 +75,7 @@ func (s *sender) release(l *senderLink, broken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.users--
+	l.last = time.Now()
 	if broken && s.link == l {
 		s.link = nil
 	}
