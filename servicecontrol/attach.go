@@ -18,7 +18,8 @@ import (
 // called for each endpoint when the rest of its cfg is complete, before endpoint.New. The reports begin when the endpoint
 // is ready and end after its last handler has returned; then they need at most 5 s to send the last metrics.
 //
-// Attach may be called again with another Config to report to another ServiceControl, but metrics have one queue.
+// Attach may be called again with another Config to report to another ServiceControl, also its metrics. The sagas have one
+// queue.
 func Attach(cfg *endpoint.Config, sc Config) error {
 	sc = sc.withDefaults()
 	if err := sc.validate(cfg); err != nil {
@@ -34,7 +35,7 @@ func Attach(cfg *endpoint.Config, sc Config) error {
 	r.env.Logger = safelog.New(r.env.Logger)
 	if sc.MetricsQueue != "" {
 		r.metrics = newMetrics()
-		r.metrics.observe(cfg)
+		r.metrics.observe(cfg, sc.MetricsQueue)
 	}
 	if sc.SagaAuditQueue != "" {
 		cfg.Pipeline.Dispatch.Use(sagaAudit, r.auditSagas)

@@ -116,15 +116,39 @@ func TestTheMeasuringBehaviorsAreOutsideOfTheOthers(t *testing.T) {
 	if err := servicecontrol.Attach(&cfg, measured); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"servicecontrol", "own"}, cfg.Pipeline.Receive.Names()); diff != "" {
+	if diff := cmp.Diff([]string{"servicecontrol to " + monitoring, "own"}, cfg.Pipeline.Receive.Names()); diff != "" {
 		t.Error(diff)
 	}
 	if err := servicecontrol.Attach(&cfg, measured); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), `"servicecontrol" is there already`) {
+	if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), `is there already`) {
 		t.Errorf("metrics that are counted twice: %v", err)
 	}
+}
+
+// Reports of metrics may go to two Monitoring instances, which get the same values.
+func TestMetricsMayGoToTwoQueues(t *testing.T) {
+	inLandscape(t, func(t *testing.T, l *landscape) {
+		l.serve(monitoring, "Other.Monitoring")
+		cfg := l.sales(working)
+		if err := servicecontrol.Attach(&cfg, servicecontrol.Config{MetricsQueue: "Other.Monitoring"}); err != nil {
+			t.Fatal(err)
+		}
+		l.run(cfg, measured).place(1)
+		pass(10 * time.Second)
+		for _, metric := range []string{"ProcessingTime", "CriticalTime"} {
+			queues := map[string]int{}
+			for _, r := range l.reports("") {
+				if r.Headers.Get("NServiceBus.Metric.Type") == metric {
+					queues[r.Queue]++
+				}
+			}
+			if diff := cmp.Diff(map[string]int{monitoring: 1, "Other.Monitoring": 1}, queues); diff != "" {
+				t.Errorf("messages with %s: %s", metric, diff)
+			}
+		}
+	})
 }
 
 // Reports of heartbeats may go to two ServiceControls.

@@ -33,22 +33,23 @@ func (m *metrics) waiting() (n int) {
 	return n
 }
 
-// behavior is the name of this package's behavior in each stage.
-const behavior = "servicecontrol"
+// behavior begins the names of this package's behaviors, which end with the queue of the metrics.
+const behavior = "servicecontrol to "
 
-// observe adds the behaviors that measure to the endpoint of cfg, outside of all others.
-func (m *metrics) observe(cfg *endpoint.Config) {
-	outermost(&cfg.Pipeline.Receive, m.received)
-	outermost(&cfg.Pipeline.Dispatch, m.dispatched)
+// observe adds the behaviors that measure for a queue to the endpoint of cfg, outside of all others. An endpoint with two
+// behaviors of one queue is refused.
+func (m *metrics) observe(cfg *endpoint.Config, queue string) {
+	outermost(&cfg.Pipeline.Receive, behavior+queue, m.received)
+	outermost(&cfg.Pipeline.Dispatch, behavior+queue, m.dispatched)
 	cfg.Notify = append([]func(context.Context, endpoint.Notification){m.notified}, cfg.Notify...)
 }
 
-func outermost[T any](s *pipeline.Stage[T], b pipeline.Behavior[T]) {
+func outermost[T any](s *pipeline.Stage[T], name string, b pipeline.Behavior[T]) {
 	if names := s.Names(); len(names) > 0 {
-		s.Before(names[0], behavior, b)
+		s.Before(names[0], name, b)
 		return
 	}
-	s.Use(behavior, b)
+	s.Use(name, b)
 }
 
 // startKey is the key of the start of an attempt in the state of a stage value.
