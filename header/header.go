@@ -3,7 +3,10 @@
 // Names and forms are those of NServiceBus 10, so that Holdfast and NServiceBus endpoints can exchange messages.
 package header
 
-import "iter"
+import (
+	"iter"
+	"unicode/utf8"
+)
 
 // Map is an ordered set of headers. The zero value is empty and ready to use.
 //
@@ -123,6 +126,16 @@ func (m Map) Clone() Map {
 		return Map{}
 	}
 	return Map{fields: append(make([]Field, 0, len(m.fields)+4), m.fields...)}
+}
+
+// NotUTF8 returns the name of the first header whose name or value is not valid UTF-8, and reports whether there is one.
+func (m Map) NotUTF8() (name string, found bool) {
+	for _, f := range m.fields {
+		if !utf8.ValidString(f.Name) || !utf8.ValidString(f.Value) {
+			return f.Name, true
+		}
+	}
+	return "", false
 }
 
 // Size returns the number of bytes of all names and values.

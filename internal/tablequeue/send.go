@@ -118,6 +118,9 @@ func checked(op *transport.Operation) (headers header.Map, err error) {
 	if n := headers.Len(); n > header.MaxCount { // its receiver could not read it
 		return headers, &transport.TooLargeError{What: "header count", Size: n, Max: header.MaxCount}
 	}
+	if name, found := headers.NotUTF8(); found { // JSON has no such text
+		return headers, fmt.Errorf("the header %.100q, or its value, is not valid UTF-8: %w", name, transport.ErrContent)
+	}
 	return headers, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/batch"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -90,8 +91,13 @@ func (c *conn) refusal(op *transport.Operation, delay time.Duration) error {
 		return &transport.TooLargeError{What: "body", Size: len(op.Message.Body), Max: limits.MaxBody}
 	case op.Message.Headers.Size() > limits.MaxHeaders && !isCopy(op):
 		return &transport.TooLargeError{What: "headers", Size: op.Message.Headers.Size(), Max: limits.MaxHeaders}
+	case op.Message.Headers.Len() >= header.MaxCount: // with the id, its receiver could not read it
+		return &transport.TooLargeError{What: "header count", Size: op.Message.Headers.Len(), Max: header.MaxCount - 1}
 	case delay > limits.MaxDelay:
 		return fmt.Errorf("sqs: a delay of %v is over the longest, %v", delay, limits.MaxDelay)
+	}
+	if name, found := op.Message.Headers.NotUTF8(); found && !isCopy(op) { // JSON has no such text
+		return fmt.Errorf("sqs: the header %.100q, or its value, is not valid UTF-8: %w", name, transport.ErrContent)
 	}
 	return nil
 }

@@ -42,6 +42,24 @@ func answering(change func(ctx context.Context, ops []transport.Operation, recei
 	}
 }
 
+// refusingOdd sends all operations but one whose header is not valid UTF-8. Then the error is that of refuse.
+func refusingOdd(refuse func(ops []transport.Operation, at int) error) func(*faulty) {
+	return func(f *faulty) {
+		f.dispatch = func(ctx context.Context, c *faultyConn, ops []transport.Operation) ([]transport.Receipt, error) {
+			at := slices.IndexFunc(ops, func(op transport.Operation) bool {
+				return op.Message != nil && !utf8.ValidString(op.Message.Headers.Get("Kit.Odd"))
+			})
+			if at < 0 {
+				return c.sound.Dispatch(ctx, ops)
+			}
+			if _, err := c.sound.Dispatch(ctx, slices.Delete(slices.Clone(ops), at, at+1)); err != nil {
+				return nil, err
+			}
+			return nil, refuse(ops, at)
+		}
+	}
+}
+
 func reversed(ops []transport.Operation) []transport.Operation {
 	slices.Reverse(ops)
 	return ops
@@ -58,6 +76,20 @@ var dispatchMutants = []mutant{
 			}
 		}
 		return receipts, err
+	})},
+	{"dispatch-content", "a refusal does not say that it is one of the content", refusingOdd(func(ops []transport.Operation, at int) error {
+		return &transport.DispatchError{Ops: []transport.OpError{{Index: at, Err: errMutant}}, Total: len(ops)}
+	})},
+	{"dispatch-content", "a refusal of a message fails those beside it", refusingOdd(func(ops []transport.Operation, _ int) error {
+		return transport.FailAll(len(ops), transport.ErrContent)
+	})},
+	{"dispatch-content", "a header is changed where the broker does not take it", each(func(op *transport.Operation) {
+		if m := op.Message; m != nil && !utf8.ValidString(m.Headers.Get("Kit.Odd")) {
+			changed := *m
+			changed.Headers = m.Headers.Clone()
+			changed.Headers.Set("Kit.Odd", "?")
+			op.Message = &changed
+		}
 	})},
 	{"dispatch-nothing", "no operations are an error", answering(func(_ context.Context, ops []transport.Operation,
 		receipts []transport.Receipt, err error,

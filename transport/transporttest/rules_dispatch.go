@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -38,6 +39,9 @@ var dispatchRules = []rule{
 	newRule("dispatch-odd-text", dispatchOddText,
 		"An id, header, address, type or queue name in any text, also one that is not valid UTF-8, is sent, or its message alone is "+
 			"refused: the connection and messages beside it are not affected."),
+	newRule("dispatch-content", dispatchContent,
+		"A message with a header that the broker cannot carry, by its text, its name or the number of headers, arrives unchanged, or "+
+			"is refused alone with ErrContent or ErrTooLarge: messages beside it and after it are sent."),
 	newRule("dispatch-receipts", dispatchReceipts, "Dispatch returns one receipt per operation, or none at all."),
 	newRule("dispatch-ended", dispatchEnded,
 		"A Dispatch whose context has ended reports correctly: accepted operations arrive, and failed ones do not, unless "+
@@ -231,6 +235,50 @@ func dispatchOddText(t *test) {
 	if good != 0 {
 		t.Errorf("%d good messages are missing", good)
 	}
+}
+
+func dispatchContent(t *test) {
+	c, q, r := t.receiverOf(t.open())
+	for what, change := range oddHeaders() {
+		op := to(q, "odd")
+		change(op.Message)
+		want := copyOf(op.Message)
+		err := dispatch(t.ctx(), c, to(q, "before"), op, to(q, "after"))
+		sent := 3
+		if err != nil {
+			sent--
+			for _, failed := range t.failedOps(err, 3, 1) {
+				if !errors.Is(failed.Err, transport.ErrContent) && !errors.Is(failed.Err, transport.ErrTooLarge) {
+					t.Errorf("%s: %v, want ErrContent or ErrTooLarge", what, failed.Err)
+				}
+			}
+		}
+		got := t.take(r, sent)
+		t.completeAll(got)
+		t.sameIDs(idsOf(got), []string{"before", "after", "odd"}[:sent])
+		for _, d := range got {
+			if d.Message().ID == want.ID {
+				t.sameMessage(d.Message(), want)
+			}
+		}
+	}
+	t.empty(c, q)
+}
+
+// oddHeaders are changes of a message that a driver or its broker may not take, by name.
+func oddHeaders() map[string]func(m *transport.Message) {
+	all := map[string]func(m *transport.Message){
+		"3000 headers": func(m *transport.Message) {
+			for i := range 3000 {
+				m.Headers.Set(fmt.Sprint("Kit.", i), "")
+			}
+		},
+	}
+	for _, text := range odd {
+		all[fmt.Sprintf("name %.20q", text)] = func(m *transport.Message) { m.Headers.Set(text, "value") }
+		all[fmt.Sprintf("value %.20q", text)] = func(m *transport.Message) { m.Headers.Set("Kit.Odd", text) }
+	}
+	return all
 }
 
 func dispatchReceipts(t *test) {
