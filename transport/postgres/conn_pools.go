@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -72,7 +73,7 @@ func openConnections(ctx context.Context, cfg, listening *pgxpool.Config, set se
 		_ = c.Close()
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	if err := c.connect(ctx); err != nil {
+	if err := c.connect(ctx, set.log); err != nil {
 		_ = c.Close()
 		return nil, fmt.Errorf("postgres: connect: %w", err)
 	}
@@ -100,22 +101,18 @@ func (c *connections) openPools(ctx context.Context, cfg *pgxpool.Config, set se
 	return err
 }
 
-// connect asks the server in one round trip for its database, whose name a proxy may change, for the isolation level at which
-// transactions of handlers begin, and for the encoding, which must be UTF8.
-func (c *connections) connect(ctx context.Context) error {
-	var at database
-	var level, encoding string
-	err := c.writes.QueryRow(ctx, askDatabase+", current_setting('default_transaction_isolation'), current_setting('server_encoding')",
-		pgx.QueryExecModeSimpleProtocol).Scan(&at.name, &at.started, &level, &encoding)
-	if err == nil && encoding != "UTF8" {
-		return fmt.Errorf("database %q has the encoding %s, which cannot store every message: want UTF8, "+
-			"as by CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0", at.name, encoding)
+// connect asks the server for its database, whose name a proxy may change, and for the isolation level at which transactions
+// of handlers begin.
+func (c *connections) connect(ctx context.Context, log *slog.Logger) error {
+	g, err := c.greet(ctx, log)
+	if err != nil {
+		return err
 	}
-	c.home.Store(&at)
-	if c.snapshots = keepsSnapshot(level); c.snapshots && !c.pooled {
+	c.home.Store(&g.at)
+	if c.snapshots = keepsSnapshot(g.level); c.snapshots && !c.pooled {
 		c.writes.Reset() // its connection has not been prepared for this level
 	}
-	return err
+	return nil
 }
 
 // open opens a pool of connections with the settings of set.
