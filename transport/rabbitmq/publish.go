@@ -22,6 +22,7 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	if err != nil {
 		return nil, transport.FailAll(len(ops), unsent(err))
 	}
+	defer b.to.release(b.sender)
 	b.ops, b.flight = ops, make([]sent, 0, len(ops))
 	for i := range ops {
 		if err := b.publish(ctx, i); err != nil {
@@ -60,7 +61,7 @@ type batch struct {
 	msg     amqp.Publishing
 }
 
-// newBatch returns an empty batch on the open channel.
+// newBatch returns an empty batch on the open channel. The caller releases its sender.
 func (c *conn) newBatch(ctx context.Context) (batch, error) {
 	p, err := c.publishing.await(ctx)
 	if err != nil {
@@ -191,6 +192,12 @@ func (b *batch) send(ctx context.Context, i int, to route, msg *amqp.Publishing)
 	if err != nil {
 		<-b.to.window
 		return unsent(err)
+	}
+	if b.sender.wear.isWorn(confirm.DeliveryTag) {
+		select {
+		case b.sender.worn <- struct{}{}:
+		default:
+		}
 	}
 	b.flight = append(b.flight, sent{i, confirm, b.sender, msg.MessageId, to})
 	return nil

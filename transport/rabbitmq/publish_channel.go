@@ -20,6 +20,8 @@ type sender struct {
 	bound    memo[string, string]   // destinations of delays: those in the keys of messages, by those asked for
 	accepted memo[route, struct{}]  // places that the broker accepts messages for
 
+	wear   wear
+	worn   chan struct{} // has an element when another channel is to replace this one
 	failed <-chan *amqp.Error
 	over   chan struct{} // closed when end is set
 	end    error         // why it is over
@@ -57,7 +59,7 @@ func (p *publisher) openSender() (*sender, error) {
 	if err := ch.Confirm(false); err != nil {
 		return nil, err
 	}
-	s := &sender{ch: ch, over: make(chan struct{}), failed: ch.NotifyClose(make(chan *amqp.Error, 1))}
+	s := &sender{ch: ch, worn: make(chan struct{}, 1), over: make(chan struct{}), failed: ch.NotifyClose(make(chan *amqp.Error, 1))}
 	s.returned.notices = ch.NotifyReturn(make(chan amqp.Return, maxUnconfirmed))
 	arrived := ch.NotifyReturn(make(chan amqp.Return))
 	p.tasks.Go(func() { s.returned.collect(arrived) })
@@ -69,11 +71,11 @@ func (s *sender) finish(e *amqp.Error) {
 	close(s.over)
 }
 
-// sender returns the open channel. It waits while the broker has closed one and the next is not open yet.
+// sender returns the open channel, which the caller releases. It waits while the broker has closed one and the next is not open yet.
 func (p *publisher) sender(ctx context.Context) (*sender, error) {
 	for {
 		s, changed, _ := p.current.now()
-		if s != nil {
+		if s != nil && s.wear.use() {
 			return s, nil
 		}
 		select {
@@ -89,7 +91,13 @@ func (p *publisher) sender(ctx context.Context) (*sender, error) {
 // must not close the connection.
 func (p *publisher) keepSending(c *conn, s *sender) {
 	for {
-		e := <-s.failed
+		var e *amqp.Error
+		select {
+		case e = <-s.failed:
+		case <-s.worn:
+			s = p.replace(s)
+			continue
+		}
 		if p.IsClosed() {
 			s.finish(e)
 			p.finished <- e

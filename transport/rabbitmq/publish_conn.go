@@ -19,6 +19,7 @@ const maxUnconfirmed = 1000
 type publisher struct {
 	*brokerConn
 	current slot[*sender]
+	worn    []*sender // replaced ones, of which some may be closed; used by keepSending alone
 
 	window     chan struct{} // has an element for each unconfirmed message, but for abandoned ones
 	unanswered unanswered
@@ -152,19 +153,28 @@ func (p *publisher) outcome(m sent) error {
 // does nothing, if the connection is closed.
 func (p *publisher) abandon(m sent) bool {
 	free := p.unanswered.add(m.route)
+	m.sender.wear.abandon(m.confirm.DeliveryTag)
+	m.sender.wear.use() // the batch uses the channel, too
 	ok := p.tasks.Go(func() {
 		_ = p.await(m)
-		p.unanswered.remove(m.route)
+		p.forget(m)
 		if !free {
 			<-p.window
 		}
 	})
 	if !ok {
-		p.unanswered.remove(m.route)
+		p.forget(m)
 	} else if free {
 		<-p.window
 	}
 	return ok
+}
+
+// forget ends the counts of an abandoned publish.
+func (p *publisher) forget(m sent) {
+	p.unanswered.remove(m.route)
+	m.sender.wear.abandoned.Add(-1)
+	p.release(m.sender)
 }
 
 // await waits for the broker's answer and returns it. It is called once.

@@ -45,7 +45,7 @@ func newStandIn(t *testing.T, silent ...string) *standIn {
 		t.Fatal(err)
 	}
 	b := &standIn{
-		url: "amqp://guest:guest@" + l.Addr().String() + "/", published: make(chan string, 1<<14), silent: make(map[string]bool),
+		url: "amqp://guest:guest@" + l.Addr().String() + "/", published: make(chan string, 1<<16), silent: make(map[string]bool),
 	}
 	for _, queue := range silent {
 		b.silent[queue] = true

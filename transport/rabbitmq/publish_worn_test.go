@@ -1,0 +1,96 @@
+package rabbitmq
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// sendingOn returns the channel for sending when another one than old is open.
+func sendingOn(t *testing.T, c *conn, old *sender) *sender {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	p, _, _ := c.publishing.now()
+	for {
+		s, changed, _ := p.current.now()
+		if s != nil && s != old {
+			return s
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			t.Fatal("no other channel was opened")
+		}
+	}
+}
+
+func isOver(s *sender) bool {
+	select {
+	case <-s.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// The client library keeps something of each message behind one without an answer.
+func TestAChannelBehindAMissingAnswerIsReplaced(t *testing.T) {
+	t.Parallel()
+	broker := newStandIn(t, "silent")
+	c := opened(t, broker.url)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	publish := func(n int) {
+		if _, err := c.Dispatch(ctx, sends("healthy", n)); err != nil {
+			t.Fatal(err)
+		}
+		broker.wait(t, "healthy", n)
+	}
+	first := sendingOn(t, c, nil)
+	publish(wornAfter + 1)
+	if sendingOn(t, c, nil) != first {
+		t.Error("a channel without a missing answer was replaced")
+	}
+	abandoned(t, c, broker, "silent", 1)
+	publish(wornAfter - 1)
+	if sendingOn(t, c, nil) != first {
+		t.Error("the channel was replaced too early")
+	}
+	publish(1)
+	sendingOn(t, c, first)
+	publish(1)
+	if isOver(first) {
+		t.Error("the channel was closed while a publish on it has no answer")
+	}
+	broker.release("silent", 1, false)
+	select {
+	case <-first.over:
+	case <-ctx.Done():
+		t.Error("the channel stays open after the answer")
+	}
+}
+
+func TestFewReplacedChannelsStayOpen(t *testing.T) {
+	t.Parallel()
+	broker := newStandIn(t, "silent")
+	c := opened(t, broker.url)
+	var all []*sender
+	s := sendingOn(t, c, nil)
+	for range maxWorn + 1 {
+		abandoned(t, c, broker, "silent", 1)
+		s.worn <- struct{}{}
+		all = append(all, s)
+		s = sendingOn(t, c, s)
+	}
+	select {
+	case <-all[0].over:
+	case <-time.After(time.Minute):
+		t.Error("more channels stay open")
+	}
+	for i, s := range all[1:] {
+		if isOver(s) {
+			t.Errorf("channel %d is closed", i+1)
+		}
+	}
+}
