@@ -293,3 +293,20 @@ func TestOfOwnsItsFields(t *testing.T) {
 		t.Error("the Map copied the fields")
 	}
 }
+
+func TestNotUTF8(t *testing.T) {
+	for _, test := range []struct {
+		m    header.Map
+		name string
+		want bool
+	}{
+		{header.Map{}, "", false},
+		{header.New(header.Field{"a", "ü"}, header.Field{"\x00", "\uFFFD"}), "", false},
+		{header.New(header.Field{"a", "b"}, header.Field{"c", "\xff"}, header.Field{"\xff", "d"}), "c", true},
+		{header.New(header.Field{"\xed\xa0\x80", "d"}), "\xed\xa0\x80", true},
+	} {
+		if name, found := test.m.NotUTF8(); name != test.name || found != test.want {
+			t.Errorf("%v: %q, %v", listed(test.m), name, found)
+		}
+	}
+}
