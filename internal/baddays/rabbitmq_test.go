@@ -11,6 +11,7 @@ var rabbitMQDays = []day{
 	{name: "A consumer_timeout shorter than the prefetch takes", long: true, run: consumerTimeout},
 	{name: "The user lacks the right to write to one exchange", run: refusedExchange},
 	{name: "The queue that messages are delayed to is full", run: fullTarget},
+	{name: "A quorum queue confirms nothing", run: silentQueue},
 	{name: "Delayed messages of an older version wait", run: oldDelays},
 	{name: "The broker has a memory alarm", long: true, run: memoryAlarm},
 	{name: "Many delayed messages are due in the same second", long: true, run: manyDueAtOnce},

@@ -80,23 +80,27 @@ func TestASendByAnAddressWithASchemaIsHeardOfThere(t *testing.T) {
 }
 
 // An id is text of anybody's; it is stored as a header, without a NUL and without what is not UTF-8. A message without one
-// has that of its row.
+// has that of its row. A header that is not UTF-8 is refused.
 func TestAnIDOfAnyBytesIsSent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "in")
 	c := w.open()
 	r := receiver(t, c, "in")
 	for id, want := range map[string]string{"": "", "a\x00b": "a\ufffdb", "\xff\xfe": "\ufffd", strings.Repeat("x", 9000): strings.Repeat("x", 9000)} {
-		m := &transport.Message{ID: id, Headers: header.New(header.Field{Name: "k\x00", Value: "\x00\xff"})}
+		m := &transport.Message{ID: id, Headers: header.New(header.Field{Name: "k\x00", Value: "\x00"})}
 		send(t, c, to("in", m))
 		d := receive(t, r, 1)[0]
 		if id == "" {
 			want = d.Message().ID
 		}
-		if got := d.Message(); got.ID == "" || got.ID != want || got.Headers.Get("k\x00") != "\x00\ufffd" {
+		if got := d.Message(); got.ID == "" || got.ID != want || got.Headers.Get("k\x00") != "\x00" {
 			t.Errorf("%q: received as %q with %v", id, got.ID, got.Headers)
 		}
 		ok(t, d.Complete(t.Context()))
+	}
+	m := &transport.Message{ID: "1", Headers: header.New(header.Field{Name: "k", Value: "\xff"})}
+	if _, err := c.Dispatch(t.Context(), []transport.Operation{to("in", m)}); !errors.Is(err, transport.ErrContent) {
+		t.Errorf("%v, want a refusal of the content", err)
 	}
 }
 

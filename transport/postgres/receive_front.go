@@ -39,9 +39,10 @@ const (
 // become visible behind the front, because visible_at is the time of a statement, not of its commit. The zero front
 // covers the whole queue. It is safe for concurrent use.
 type front struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards the rest
 	at    place
-	until time.Time // claims begin at the front until then; zero: none has been slow
+	slow  bool      // the last claim over the whole queue was slow; a single one may be the machine's fault
+	until time.Time // claims begin at the front until then; zero: not two in a row have been slow
 }
 
 // begin returns the place after which a claim begins, and reports whether that is the beginning of the queue.
@@ -67,7 +68,9 @@ func (f *front) reached(to place, all bool, took time.Duration, now time.Time) {
 			f.at = to
 		}
 	case took <= fullLook:
-		f.until = time.Time{}
+		f.slow, f.until = false, time.Time{}
+	case !f.slow:
+		f.slow = true
 	default:
 		f.at, f.until = to, now.Add(min(fullLookShare*took, fullLookEvery))
 	}

@@ -26,6 +26,12 @@ func TestTheFrontIsUsedOnlyWhereLooksAreSlow(t *testing.T) {
 	begins(everything) // it was fast
 
 	f.reached(at(900, 2), true, 100*time.Millisecond, now)
+	begins(everything) // it may have been the machine
+	f.reached(at(900, 2), true, fullLook, now)
+	f.reached(at(900, 2), true, 100*time.Millisecond, now)
+	begins(everything) // not two in a row
+
+	f.reached(at(900, 2), true, 100*time.Millisecond, now)
 	begins(at(900, 2))
 	f.reached(at(900, 9), false, time.Microsecond, now)
 	begins(at(900, 9))
@@ -48,7 +54,9 @@ func TestAFailedLookIsRepeated(t *testing.T) {
 	t.Parallel()
 	var f front
 	now := time.Unix(1000, 0)
-	f.reached(at(900, 1), true, time.Second, now)
+	for range 2 {
+		f.reached(at(900, 1), true, time.Second, now)
+	}
 	now = now.Add(fullLookEvery)
 	for range 3 {
 		if _, all := f.begin(now); !all {

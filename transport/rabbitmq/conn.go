@@ -24,6 +24,7 @@ var (
 	_ transport.Browser    = (*conn)(nil)
 	_ transport.Satellites = (*conn)(nil)
 	_ transport.Blocker    = (*conn)(nil)
+	_ transport.Warner     = (*conn)(nil)
 
 	_ transport.ConnectionReporter = (*conn)(nil)
 )

@@ -57,6 +57,8 @@ type batch struct {
 	flight []sent
 	failed []transport.OpError
 
+	tooLate bool // an answer has not come within maxAnswer
+
 	encoded *transport.Message // the message that msg is made of
 	msg     amqp.Publishing
 }
@@ -273,13 +275,52 @@ func (b *batch) answer(ctx context.Context, s sent) error {
 		return b.to.outcome(s)
 	default:
 	}
+	if b.tooLate { // for all that this call has published before
+		return b.abandon(s, errNoAnswer)
+	}
+	slow := time.NewTimer(slowAnswer)
+	defer slow.Stop()
 	select {
 	case <-s.confirm.Done():
+		return b.to.outcome(s)
 	case <-ctx.Done():
-		if b.to.abandon(s) {
-			return fmt.Errorf("rabbitmq: no answer from the broker: %w: %w", context.Cause(ctx), transport.ErrOutcomeUnknown)
-		}
-		// The connection is closed, and the outcome is there at once.
+		return b.abandon(s, context.Cause(ctx))
+	case <-slow.C:
+		return b.slowAnswer(ctx, s)
 	}
-	return b.to.outcome(s)
+}
+
+// slowAnswer waits for an answer up to maxAnswer, without the time in which the broker does not read.
+func (b *batch) slowAnswer(ctx context.Context, s sent) error {
+	b.to.unanswered.wait(s.route)
+	defer b.to.unanswered.waited(s.route)
+	late := time.NewTimer(maxAnswer - slowAnswer)
+	defer late.Stop()
+	for {
+		select {
+		case <-s.confirm.Done():
+			return b.to.outcome(s)
+		case <-ctx.Done():
+			return b.abandon(s, context.Cause(ctx))
+		case <-late.C:
+		}
+		if b.to.blocked.Load() == nil {
+			b.tooLate = true
+			return b.abandon(s, errNoAnswer)
+		}
+		late.Reset(maxAnswer)
+	}
+}
+
+var errNoAnswer = fmt.Errorf("none within %v", maxAnswer)
+
+// abandon returns without the answer.
+func (b *batch) abandon(s sent, cause error) error {
+	if b.to.abandon(s) {
+		if b.tooLate {
+			b.to.unanswered.silent(s.route)
+		}
+		return fmt.Errorf("rabbitmq: no answer from the broker for %q: %w: %w", s.route.destination().name(), cause, transport.ErrOutcomeUnknown)
+	}
+	return b.to.outcome(s) // The connection is closed, and the outcome is there at once.
 }

@@ -47,6 +47,7 @@ func (c *conn) dialPublisher(ctx context.Context) (*publisher, error) {
 		window:     make(chan struct{}, maxUnconfirmed),
 		turn:       make(chan struct{}, 1),
 		finished:   make(chan *amqp.Error, 1),
+		unanswered: unanswered{log: c.log},
 	}
 	if err := abortable(ctx, b.close, func() error { return p.open(c) }); err != nil {
 		p.close()
@@ -86,6 +87,15 @@ func (p *publisher) watchBlocked(blocks <-chan amqp.Blocking) {
 func (c *conn) Blocked() bool {
 	p, _, err := c.publishing.now()
 	return err == nil && p.blocked.Load() != nil
+}
+
+// Warnings implements [transport.Warner]: it names the queues that the broker confirms no messages for.
+func (c *conn) Warnings() []string {
+	p, _, err := c.publishing.now()
+	if err != nil || p.blocked.Load() != nil {
+		return nil
+	}
+	return p.unanswered.warnings()
 }
 
 // Connected implements [transport.ConnectionReporter], for the connection for sending.

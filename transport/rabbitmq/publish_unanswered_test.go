@@ -1,8 +1,10 @@
 package rabbitmq
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -132,7 +134,7 @@ func TestMoreReturnsThanPlacesInTheWindow(t *testing.T) {
 
 func TestUnansweredPublishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var u unanswered
+		u := unanswered{log: slog.New(slog.DiscardHandler)}
 		silent, other := route{key: "silent", mandatory: true}, route{key: "other", mandatory: true}
 		refused := func(to route) bool { return u.refuse(to) != nil }
 		for n := range maxUnanswered {
@@ -145,7 +147,7 @@ func TestUnansweredPublishes(t *testing.T) {
 			t.Error("the bound is for each destination")
 		}
 
-		time.Sleep(trialEvery)
+		time.Sleep(maxTrial)
 		if refused(silent) || !refused(silent) {
 			t.Error("a trial is let through, and no more")
 		}
@@ -153,7 +155,7 @@ func TestUnansweredPublishes(t *testing.T) {
 		if !refused(silent) {
 			t.Error("a trial without an answer ends the silence")
 		}
-		time.Sleep(trialEvery)
+		time.Sleep(maxTrial)
 		if refused(silent) {
 			t.Error("there is no second trial")
 		}
@@ -180,9 +182,54 @@ func TestUnansweredPublishes(t *testing.T) {
 	})
 }
 
+func TestASlowDestinationIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lines bytes.Buffer
+		u := unanswered{log: slog.New(slog.NewTextHandler(&lines, nil))}
+		to := route{key: "slow", mandatory: true}
+		named := func() bool { return strings.Contains(strings.Join(u.warnings(), "\n"), `"slow"`) }
+		u.add(to) // by a caller that did not wait for long
+		if named() {
+			t.Error("the queue is named at once")
+		}
+		u.remove(to)
+		for range 3 {
+			u.wait(to)
+		}
+		if !named() || strings.Count(lines.String(), "does not confirm") != 1 {
+			t.Errorf("warnings %q, log:\n%s", u.warnings(), &lines)
+		}
+		if u.refuse(to) != nil {
+			t.Error("refused while callers wait")
+		}
+		u.add(to)
+		u.silent(to)
+		for pause := minTrial; pause <= maxTrial; pause *= 2 {
+			if u.refuse(to) == nil {
+				t.Error("not refused")
+			}
+			time.Sleep(pause)
+			if u.refuse(to) != nil {
+				t.Errorf("no trial after %v", pause)
+			}
+		}
+		u.answered(to)
+		if u.refuse(to) != nil || named() || strings.Count(lines.String(), "again") != 1 {
+			t.Errorf("after an answer: warnings %q, log:\n%s", u.warnings(), &lines)
+		}
+		for range 3 {
+			u.waited(to)
+		}
+		u.remove(to)
+		if u.destinations != nil || u.some.Load() {
+			t.Error("something is kept of the destination")
+		}
+	})
+}
+
 func TestAbandonedPublishesOfAllDestinations(t *testing.T) {
 	t.Parallel()
-	var u unanswered
+	u := unanswered{log: slog.New(slog.DiscardHandler)}
 	for i := range maxAbandoned {
 		if !u.add(route{key: string(rune('a' + i%200)), mandatory: true}) {
 			t.Fatalf("publish %d keeps its place", i)

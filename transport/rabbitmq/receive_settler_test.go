@@ -12,7 +12,7 @@ func (acknowledger) Ack(uint64, bool) error        { return nil }
 func (acknowledger) Nack(uint64, bool, bool) error { return nil }
 func (acknowledger) Reject(uint64, bool) error     { return nil }
 
-func TestSettlementsThatMayBeHeldBack(t *testing.T) {
+func TestSettlementsThatMayNotBeApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := settler{ch: acknowledger{}}
 		frames := []func() error{
