@@ -57,6 +57,23 @@ type Deferrer interface {
 	Defer(ctx context.Context, after time.Duration) (handle string, err error)
 }
 
+// Holder is implemented by a Delivery whose receiver bounds its unsettled deliveries, by its window or by a prefetch of the
+// broker. The pump calls it for a message that stays unsettled for long although no handler runs, such as a failed one that
+// the error queue does not accept. Without it the pump adds the message to the window of a driver that prefetches.
+type Holder interface {
+	// Hold takes the delivery out of the bound, so that another message is delivered in its place. It makes no request, and
+	// returns at once. A second call, and a call for a settled delivery, do nothing.
+	Hold()
+}
+
+// LossDetector is implemented by a Delivery without a lease that can end before it is settled, with its connection for example.
+// Without it a held message whose delivery has ended is noticed when it is settled, and is delivered twice until then.
+type LossDetector interface {
+	// Lost reports whether no settle of the delivery can succeed any more, and the broker delivers the message again. It makes
+	// no request.
+	Lost() bool
+}
+
 // Relayer is implemented by a Delivery whose message may be for another queue, and was kept in this one until it was
 // due. Without it every message is for the endpoint.
 type Relayer interface {

@@ -85,7 +85,7 @@ func (p *Pump) freeAhead() int {
 func (p *Pump) drain(ctx context.Context) {
 	for {
 		p.mu.Lock()
-		for p.windowing || p.handling+p.settling+p.calls+p.buffer.len() > 0 {
+		for p.windowing || p.handling+p.settling+p.held+p.calls+p.buffer.len() > 0 {
 			if p.releasing && p.buffer.len() > 0 {
 				break
 			}

@@ -140,8 +140,8 @@ func (p *Pump) take(ss []Slot) {
 		p.buffer.push(s)
 		if p.renewer != nil {
 			s.leased, s.due = now, now+p.cfg.Limits.Lease/3
-			s.at = int32(len(p.held)) //nolint:gosec // bounded by the concurrency
-			p.held = append(p.held, s)
+			s.at = int32(len(p.leases)) //nolint:gosec // bounded by the concurrency
+			p.leases = append(p.leases, s)
 		}
 		p.share.take(s.size)
 	}

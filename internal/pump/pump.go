@@ -7,7 +7,8 @@
 //	Receive -> buffered -> handling -> settling -> gone
 //	                       1 slot      up to 4 per slot
 //
-// So a broker that settles slowly does not block handlers, and the number of messages that settle is bounded.
+// So a broker that settles slowly does not block handlers, and the number of messages that settle is bounded. A message that
+// waits for something else than a slot for a long time is held: see [Slot.Hold].
 package pump
 
 import (
@@ -67,7 +68,8 @@ type Stats struct {
 	Buffered int   // received, waiting for a slot
 	Handling int   // in handlers
 	Settling int   // handlers have returned, not settled yet
-	Bytes    int64 // of their headers and bodies
+	Held     int   // see [Slot.Hold]
+	Bytes    int64 // of the headers and bodies of all except the held ones
 }
 
 // Pump receives messages and calls Handle with them. Its methods are safe for concurrent use.
@@ -97,9 +99,11 @@ type Pump struct {
 	handling int
 	settling int
 	waiting  int     // of those that settle: until other messages have been handled
+	held     int     // by Hold
+	widening int     // of those that are held: the driver counts them against its window
 	started  int64   // messages started, also by earlier pumps of the source
 	finished int     // messages done since Run began
-	held     []*Slot // with leases: everything buffered, handling and settling
+	leases   []*Slot // with leases: everything buffered, handling, settling and held
 
 	calls  int  // Receive calls running
 	asked  int  // sum of their limits
@@ -195,8 +199,7 @@ func (p *Pump) set(concurrency int, serial bool) {
 	p.concurrency, p.serial = max(1, concurrency), serial
 	p.startReady()
 	p.wake()
-	giving := p.phase == running && !p.windowing
-	p.windowing = p.windowing || giving
+	giving := p.beginWindow()
 	p.mu.Unlock()
 	if giving {
 		p.giveWindow()
@@ -207,7 +210,7 @@ func (p *Pump) set(concurrency int, serial bool) {
 func (p *Pump) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return Stats{Buffered: p.buffer.len(), Handling: p.handling, Settling: p.settling, Bytes: p.share.held}
+	return Stats{Buffered: p.buffer.len(), Handling: p.handling, Settling: p.settling, Held: p.held, Bytes: p.share.held}
 }
 
 // now returns the monotonic time since the pump was made.

@@ -41,7 +41,7 @@ func (k *keeper) untilDue() time.Duration {
 	defer k.mu.Unlock()
 	now := k.now()
 	wait := k.lease / 3
-	for _, s := range k.held {
+	for _, s := range k.leases {
 		wait = min(wait, s.due-now, s.leased+k.lease-now)
 	}
 	return max(wait, 0)
@@ -53,7 +53,7 @@ func (k *keeper) round(ctx context.Context) {
 	k.mu.Lock()
 	now := k.now()
 	var expired, due []*Slot
-	for _, s := range k.held {
+	for _, s := range k.leases {
 		switch {
 		case s.leased+k.lease <= now:
 			expired = append(expired, s)
@@ -105,7 +105,7 @@ func (k *keeper) stillHeld(batch []*Slot) (held []*Slot, ds []transport.Delivery
 	}
 	now := k.now()
 	timeout = k.lease / 3
-	for _, s := range k.held {
+	for _, s := range k.leases {
 		timeout = min(timeout, s.leased+k.lease-now)
 	}
 	return held, ds, timeout
@@ -189,10 +189,10 @@ func (p *Pump) unhold(s *Slot) {
 	if s.at < 0 {
 		return
 	}
-	last := len(p.held) - 1
-	p.held[s.at] = p.held[last]
-	p.held[s.at].at = s.at
-	p.held[last] = nil
-	p.held = p.held[:last]
+	last := len(p.leases) - 1
+	p.leases[s.at] = p.leases[last]
+	p.leases[s.at].at = s.at
+	p.leases[last] = nil
+	p.leases = p.leases[:last]
 	s.at = -1
 }

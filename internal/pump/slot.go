@@ -43,6 +43,7 @@ type Slot struct {
 	// The rest is guarded by the pump's mutex.
 	state  state
 	waits  bool          // while settling: it waits for other messages
+	widens bool          // while held: the window is larger by one
 	at     int32         // index in the pump's held; -1 when not there
 	leased time.Duration // begin of the lease
 	due    time.Duration // when to renew it
@@ -54,6 +55,7 @@ const (
 	buffered state = iota
 	handling
 	settling
+	holding
 	gone // settled, or lost before it was started
 )
 
@@ -204,11 +206,65 @@ func (s *Slot) Settled() {
 	}
 }
 
+// Hold takes the message out of the bounds of the pump, because it waits for long: it has neither a slot nor a place in the
+// window of the receiver, and its bytes do not count in the budget. The caller bounds the messages that it holds. The lease
+// is still renewed, and the end of Run waits for the message. A second call does nothing.
+func (s *Slot) Hold() {
+	p := s.pump
+	p.mu.Lock()
+	switch s.state {
+	case handling:
+		p.handling--
+	case settling:
+		s.unsettle()
+	case buffered, holding, gone:
+		p.mu.Unlock()
+		return
+	}
+	s.state = holding
+	p.held++
+	p.share.drop(s.size)
+	s.size = 0
+	d := s.delivery
+	holder, ok := d.(transport.Holder)
+	giving := false
+	if s.widens = !ok && p.cfg.Limits.Prefetch; s.widens {
+		p.widening++
+		giving = p.beginWindow()
+	}
+	p.rest()
+	p.startReady()
+	p.wake()
+	p.mu.Unlock()
+	if ok {
+		holder.Hold()
+	}
+	if giving {
+		p.giveWindow()
+	}
+	p.cfg.Budget.freed(p)
+}
+
+// LeaseLate reports whether half of the lease is over without a renewal, so that the lease may be lost soon. It returns false
+// for a message without a lease.
+func (s *Slot) LeaseLate() bool {
+	p := s.pump
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return s.at >= 0 && p.now()-s.leased > p.cfg.Limits.Lease/2
+}
+
 // leave removes a message from the counts. Called with mu held.
 func (p *Pump) leave(s *Slot) {
-	if s.state == settling {
+	switch s.state {
+	case settling:
 		s.unsettle()
-	} else {
+	case holding:
+		p.held--
+		if s.widens {
+			p.widening--
+		}
+	case buffered, handling, gone:
 		p.handling--
 	}
 	p.finished++

@@ -81,8 +81,8 @@ func stress(t *testing.T, limits transport.Limits) {
 	})
 	p.Run(ctx)
 	changing.Wait()
-	if s := p.Stats(); s != (Stats{}) || len(p.held) > 0 {
-		t.Errorf("%+v and %d leases held after Run", s, len(p.held))
+	if s := p.Stats(); s != (Stats{}) || len(p.leases) > 0 {
+		t.Errorf("%+v and %d leases held after Run", s, len(p.leases))
 	}
 	if in.most.Load() > most || settling.most.Load() > (1+settlesPerSlot)*most {
 		t.Errorf("%d handled and %d settled at once, want at most %d and %d",

@@ -1,7 +1,10 @@
 package pump
 
-// windowSize returns the receiver's window, bounded by the number and by the bytes of messages. Called with mu held.
-func (p *Pump) windowSize() int { return p.share.bound(p, p.countWindow(), p.window) }
+// windowSize returns the receiver's window: the bound of the number and of the bytes of messages, and a place for each held
+// message that the driver counts. Called with mu held.
+func (p *Pump) windowSize() int {
+	return p.share.bound(p, p.countWindow(), p.share.window) + p.widening
+}
 
 // countWindow returns how many deliveries may be in flight: those that are handled, those that settle, and the buffer.
 // Where the driver prefetches, the last part is as large as the concurrency, and the sum is doubled for deliveries on
@@ -22,6 +25,13 @@ func (p *Pump) countWindow() int {
 	}
 }
 
+// beginWindow reports whether the caller must call giveWindow, without mu. Called with mu held.
+func (p *Pump) beginWindow() bool {
+	begins := p.phase == running && !p.windowing
+	p.windowing = p.windowing || begins
+	return begins
+}
+
 // giveWindow sets the receiver's window until it is the right one. It is called by the goroutine that set windowing: mu
 // cannot be held during the call, and an older window must not be set last.
 func (p *Pump) giveWindow() {
@@ -29,7 +39,7 @@ func (p *Pump) giveWindow() {
 	defer p.mu.Unlock()
 	for n := p.windowSize(); n != p.window; n = p.windowSize() {
 		p.window = n
-		p.share.window = n
+		p.share.window = n - p.widening
 		p.share.claim()
 		p.mu.Unlock()
 		p.cfg.Receiver.Window(n)

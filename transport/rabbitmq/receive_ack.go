@@ -134,10 +134,10 @@ func (a *acks) arm(d time.Duration) {
 }
 
 // flush acknowledges all pending ones below the oldest unsettled delivery with one frame, and one by one those that
-// have waited for it too long, or crowd the window. After an error all are still pending.
+// have waited for it too long, or crowd the window, and all if it is held. After an error all are still pending.
 func (a *acks) flush(now time.Time) error {
-	safe, crowded := a.safe(), a.crowded()
-	late := func(p ack) bool { return crowded || now.Sub(p.since) >= lateAck }
+	safe, alone := a.safe(), a.crowded() || a.oldest != nil && a.oldest.held
+	late := func(p ack) bool { return alone || now.Sub(p.since) >= lateAck }
 	var top uint64
 	below := 0
 	for _, p := range a.pending {

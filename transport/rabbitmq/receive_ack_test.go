@@ -233,3 +233,16 @@ func TestEachDeliveryIsAckedOnce(t *testing.T) {
 		})
 	}
 }
+
+// No acknowledgement waits for a held delivery, which stays unsettled for long.
+func TestAcksDoNotWaitForHeldDeliveries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, l, ds := newAcks(t, 3, 100)
+		ds[0].held = true
+		a.done(t, ds[2])
+		a.elapse(t, 2*ackDelay)
+		if diff := cmp.Diff([]string{"ack 3 false"}, l.frames); diff != "" {
+			t.Errorf("frames (-want +got):\n%s", diff)
+		}
+	})
+}

@@ -119,7 +119,7 @@ func (c *channel) fit(window int, last bool, now time.Time) (again bool, err err
 		}
 	}
 	c.mu.Lock()
-	consumer := c.prefetch.next(plan.target, c.receiver.queue)
+	consumer := c.prefetch.next(plan.total(), c.receiver.queue)
 	c.mu.Unlock()
 	if consumer != nil {
 		err = c.consume(consumer)
@@ -155,6 +155,9 @@ func (c *channel) cancelledByBroker() error {
 	if c.ch.IsClosed() {
 		return lossOf(<-c.lost, "channel")
 	}
+	c.mu.Lock()
+	_ = c.acks.flush(time.Now().Add(lateAck)) // a message whose acknowledgement cannot be written is redelivered
+	c.mu.Unlock()
 	err := errors.New("the broker cancelled the consumer: the queue was deleted or has moved, " +
 		"or a message was unsettled for too long")
 	return errors.Join(err, c.ch.Close())
@@ -164,6 +167,11 @@ func (c *channel) cancelledByBroker() error {
 func (c *channel) end(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.endLocked(err)
+}
+
+// endLocked is end. Called with mu held.
+func (c *channel) endLocked(err error) {
 	if c.ended == nil {
 		c.ended = err
 		if !errors.Is(err, transport.ErrClosed) {
@@ -184,10 +192,10 @@ func (c *channel) unapplied() time.Duration {
 // finish writes pending acknowledgements and ends the channel. The connection must stay open until they are applied.
 func (c *channel) finish() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	// A message whose acknowledgement cannot be written is redelivered.
 	_ = c.acks.flush(time.Now().Add(lateAck))
-	c.mu.Unlock()
-	c.end(fmt.Errorf("%w: %w", transport.ErrClosed, transport.ErrLeaseLost))
+	c.endLocked(fmt.Errorf("%w: %w", transport.ErrClosed, transport.ErrLeaseLost))
 }
 
 // retire releases the prefetched messages, and reports whether everything is settled. It waits for the consumers to end
@@ -281,7 +289,7 @@ func (c *channel) take(limit, window int) (ds []transport.Delivery, more, pausin
 	defer c.mu.Unlock()
 	n := min(limit, len(c.waiting), window-c.inHandlers())
 	now := time.Now()
-	if c.prefetch.take(max(n, 0), len(c.waiting) < limit, c.acks.open+len(c.acks.pending), window, now) {
+	if c.prefetch.take(max(n, 0), len(c.waiting) < limit, c.acks.open-c.prefetch.held+len(c.acks.pending), window, now) {
 		signal(c.receiver.adjust)
 	}
 	if n <= 0 {
@@ -302,15 +310,31 @@ func (c *channel) take(limit, window int) (ds []transport.Delivery, more, pausin
 	return ds, len(c.waiting) > 0, pausing
 }
 
-// inHandlers is called with mu held.
-func (c *channel) inHandlers() int { return c.acks.open - len(c.waiting) }
+// inHandlers returns the number of deliveries that count against the window. It is called with mu held.
+func (c *channel) inHandlers() int { return c.acks.open - len(c.waiting) - c.prefetch.held }
+
+// hold takes a delivery out of the window. Called with mu held.
+func (c *channel) hold(d *delivery) {
+	d.held = true
+	c.prefetch.held++
+	if c.full {
+		c.full = false
+		signal(c.receiver.ready)
+	}
+	signal(c.receiver.adjust)
+}
 
 // settled records that a delivery is settled, and wakes the goroutines that this may concern. Called with mu held.
 func (c *channel) settled(d *delivery, state settlement) {
 	d.state = state
 	c.acks.remove(d)
 	var handling time.Duration
-	if !d.receivedAt.IsZero() {
+	switch {
+	case d.held:
+		d.held = false
+		c.prefetch.held--
+		signal(c.receiver.adjust)
+	case !d.receivedAt.IsZero():
 		handling = time.Since(d.receivedAt)
 	}
 	replaced := c.prefetch.settle(d.from, handling, c.inHandlers())

@@ -23,6 +23,7 @@ type delivery struct {
 	arrivedAt  time.Time
 	receivedAt time.Time // when Receive returned it; zero while it is prefetched
 	warned     bool      // that it is unsettled for long
+	held       bool      // by Hold
 	completed  bool      // too late to be acknowledged
 	state      settlement
 	prev, next *delivery
@@ -38,6 +39,11 @@ const (
 )
 
 var errSettled = errors.New("rabbitmq: the delivery is settled already")
+
+var (
+	_ transport.Holder       = (*delivery)(nil)
+	_ transport.LossDetector = (*delivery)(nil)
+)
 
 func (d *delivery) Message() *transport.Message { return &d.message }
 
@@ -70,6 +76,25 @@ func (d *delivery) Retry(context.Context) error {
 // Release requeues the message; before RabbitMQ 4.3 that counts as an attempt too.
 func (d *delivery) Release(context.Context) error {
 	return d.settle(func(a *acks) error { return a.requeue(d.tag) })
+}
+
+// Hold implements [transport.Holder]. The broker counts the message against the prefetch of its consumer, so the channel
+// prefetches others in the place of held ones.
+func (d *delivery) Hold() {
+	c := d.channel
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended == nil && d.state == stateUnsettled && !d.held {
+		c.hold(d)
+	}
+}
+
+// Lost implements [transport.LossDetector].
+func (d *delivery) Lost() bool {
+	c := d.channel
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return d.state == stateTimedOut || d.state == stateUnsettled && (c.ended != nil || c.ch.IsClosed())
 }
 
 func (d *delivery) settle(act func(*acks) error) error {

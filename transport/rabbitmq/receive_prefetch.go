@@ -21,6 +21,8 @@ const (
 	fullTarget = 32
 	// fast is the time within which handlers have to take as many messages as the target for it to grow.
 	fast = time.Second
+	// leastExtra is the least number of messages that are prefetched in the place of held ones.
+	leastExtra = 8
 	// calm is how long the first target has to be enough before a larger one falls back to it.
 	calm = 30 * time.Second
 )
@@ -43,6 +45,8 @@ type prefetch struct {
 	taken    int           // messages that handlers took since that time
 	since    time.Time     // when taken was 0 last
 	needed   time.Time     // when more than the first target was needed last
+	held     int           // deliveries that stay unsettled for long: the target is without them
+	extra    int           // prefetched in their place
 	handling time.Duration // mean time that a message is in a handler, divided by how many are
 
 	consumers []*consumer // the broker delivers to them
@@ -76,6 +80,7 @@ func (c *conn) grace() time.Duration {
 // plan is a change of the consumers.
 type plan struct {
 	target int
+	extra  int         // to be prefetched in the place of held messages
 	cancel []*consumer // to be cancelled before others start
 	again  bool        // more are to be cancelled later
 }
@@ -85,9 +90,31 @@ type plan struct {
 func (p *prefetch) plan(window int, last bool, maxHold time.Duration, now time.Time) (out plan) {
 	if p.closing = p.closing || last; !p.closing && p.pauses == 0 {
 		out.target = p.target(min(window, maxTarget), maxHold, now)
+		if out.target > 0 {
+			out.extra = p.instead(window)
+		}
 	}
-	out.cancel, out.again = p.excess(out.target, now)
+	out.cancel, out.again = p.excess(out.total(), now)
 	return out
+}
+
+// total is the sum of the shares that the plan asks for.
+func (p *plan) total() int { return p.target + p.extra }
+
+// instead returns how many messages to prefetch in the place of held ones: a power of two, because another number takes
+// another consumer. It falls to a quarter at once. A window of one asks for one message at a time, by a consumer of its own.
+func (p *prefetch) instead(window int) int {
+	if window == 1 {
+		return p.held
+	}
+	need := 0
+	if p.held > 0 {
+		need = max(leastExtra, 1<<bits.Len(uint(p.held-1)))
+	}
+	if need > p.extra || need <= p.extra/4 {
+		p.extra = need
+	}
+	return p.extra
 }
 
 // target returns how much of a window of n to prefetch: all of it when little is missing.

@@ -210,3 +210,52 @@ func TestALittleMoreIsAskedForAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// Held messages are prefetched for, in powers of two, so that few consumers start; the target is as it was.
+func TestHeldMessagesAreMadeUpFor(t *testing.T) {
+	p, now := sharing(0), time.Now()
+	started := 0
+	fit := func(held int) (plan plan) {
+		p.held = held
+		plan = p.plan(384, false, 0, now)
+		if c := p.next(plan.total(), "orders"); c != nil {
+			started++
+		}
+		return plan
+	}
+	first := fit(0).target
+	for held := 1; held <= 1000; held++ {
+		plan := fit(held)
+		if plan.target != first || plan.extra < held || plan.extra > max(leastExtra, 2*held) {
+			t.Fatalf("with %d held: target %d and %d beside it, want %d and at least as many as are held", held, plan.target, plan.extra, first)
+		}
+		if free := p.shares() - held; free < first && len(plan.cancel) == 0 {
+			t.Fatalf("with %d held only %d others are prefetched, want %d", held, free, first)
+		}
+	}
+	if started > 10 {
+		t.Errorf("%d consumers were started", started)
+	}
+	for held := 1000; held > 0; held-- {
+		if plan := fit(held); plan.extra < held {
+			t.Fatalf("with %d held %d are prefetched for them", held, plan.extra)
+		}
+	}
+	if plan := fit(0); plan.extra != 0 {
+		t.Errorf("%d are prefetched for none", plan.extra)
+	}
+}
+
+// A window of one asks for one message, however many are held.
+func TestAWindowOfOneWithHeldMessages(t *testing.T) {
+	p, now := sharing(0), time.Now()
+	p.held = 5
+	p.leaving = []*consumer{{drained: true, open: 5}}
+	plan := p.plan(1, false, 0, now)
+	if c := p.next(plan.total(), "orders"); c == nil || c.share != 1 {
+		t.Errorf("the next consumer is %+v, want a share of 1", c)
+	}
+	if plan := p.plan(0, false, 0, now); plan.total() != 0 {
+		t.Errorf("a window of 0 prefetches %d", plan.total())
+	}
+}

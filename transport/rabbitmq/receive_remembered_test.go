@@ -1,8 +1,10 @@
 package rabbitmq
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -99,5 +101,61 @@ func TestTheMemoryOfLostDeliveriesIsBounded(t *testing.T) {
 	}
 	if memory.takeCompleted("orders", &ds[0].message) || !memory.takeCompleted("orders", &ds[len(ds)-1].message) {
 		t.Error("the newest are to be remembered")
+	}
+}
+
+// Each message whose Complete succeeded is acknowledged, also at the moment at which the connection is closed.
+func TestNoAckIsLostWhenTheConnectionIsClosed(t *testing.T) {
+	for range 200 {
+		s, ds := lostChannel(50)
+		l := &ledger{t: t, unacked: map[uint64]bool{}}
+		for _, d := range ds {
+			l.unacked[d.tag] = true
+		}
+		s.acks.ch = l
+		completed := make([]bool, len(ds))
+		var all sync.WaitGroup
+		for i, d := range ds {
+			all.Go(func() { completed[i] = d.Complete(context.Background()) == nil })
+		}
+		all.Go(func() { s.finish() })
+		all.Wait()
+		for i, d := range ds {
+			if completed[i] && l.unacked[d.tag] {
+				t.Fatalf("message %d was completed and is not acknowledged", i)
+			}
+		}
+	}
+}
+
+func TestAHeldDeliveryIsOutOfTheWindow(t *testing.T) {
+	s, ds := lostChannel(3)
+	s.receiver.ready = make(chan struct{}, 1)
+	s.full = true
+	ds[0].Hold()
+	ds[0].Hold()
+	if n := s.inHandlers(); n != 2 || s.full || s.prefetch.held != 1 {
+		t.Errorf("%d deliveries count, full is %v, %d are held; want 2, false, 1", n, s.full, s.prefetch.held)
+	}
+	s.acks.ch = &ledger{t: t, unacked: map[uint64]bool{1: true, 2: true}}
+	for _, d := range ds[:2] {
+		if err := d.Complete(t.Context()); err != nil || d.Lost() {
+			t.Errorf("%v, lost: %v", err, d.Lost())
+		}
+		d.Hold()
+	}
+	if n := s.inHandlers(); n != 1 || s.prefetch.held != 0 {
+		t.Errorf("%d deliveries count, %d are held; want 1, 0", n, s.prefetch.held)
+	}
+	if ds[2].Lost() {
+		t.Error("a delivery is lost before its channel")
+	}
+	s.end(transport.ErrLeaseLost)
+	if !ds[2].Lost() {
+		t.Error("a delivery is not lost with its channel")
+	}
+	ds[2].Hold()
+	if s.prefetch.held != 0 {
+		t.Error("a lost delivery is held")
 	}
 }

@@ -368,6 +368,9 @@ func (d *faultyDelivery) Message() *transport.Message {
 	return d.changed
 }
 
+// Hold implements [transport.Holder]. A window of inmemory has no effect anyway.
+func (d *faultyDelivery) Hold() {}
+
 func (d *faultyDelivery) Attempt() transport.Attempt {
 	if d.receiver.f.attempt != nil {
 		return d.receiver.f.attempt(d)

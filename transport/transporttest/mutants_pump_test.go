@@ -238,6 +238,23 @@ var stopMutants = []mutant{
 		f.Lease = time.Second
 		f.close = func(*faultyConn) error { return nil }
 	}},
+	{"close-completed", "the last completions before Close are dropped", func(f *faulty) {
+		var mu sync.Mutex
+		var buffered []func()
+		f.settle = func(ctx context.Context, verb string, _ *faultyDelivery, sound func(context.Context) error) error {
+			if verb != "Complete" {
+				return sound(ctx)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			buffered = append(buffered, func() { _ = sound(context.WithoutCancel(ctx)) })
+			if len(buffered) > 10 {
+				buffered[0]()
+				buffered = buffered[1:]
+			}
+			return nil
+		}
+	}},
 	{"close-no-goroutines", "a Receive leaves a goroutine behind", func(f *faulty) {
 		f.receive = func(ctx context.Context, r *faultyReceiver, limit int) ([]transport.Delivery, error) {
 			go func() {
@@ -259,6 +276,7 @@ func wired(change func(w *wire)) func(*faulty) {
 var faultMutants = []mutant{
 	{"fault-cut", "a lost connection is never replaced", wired(func(w *wire) { w.once = true })},
 	{"fault-stale", "a settle of a lost connection affects the newer delivery", wired(func(w *wire) { w.adopting = true })},
+	{"fault-lost", "a delivery of a lost connection does not say so", wired(func(w *wire) { w.hopeful = true })},
 	{"fault-away", "Dispatch waits for the broker, whatever its context says", wired(func(w *wire) { w.hanging = true })},
 	{"fault-listening", "a receiver without a broker says that it listens", wired(func(w *wire) { w.boasting = true })},
 	{"fault-half-open", "what is only buffered is called accepted", wired(func(w *wire) { w.lying = true })},

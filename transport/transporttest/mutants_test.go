@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
@@ -126,6 +127,18 @@ var receiveMutants = []mutant{
 	}},
 	{"receive-closed-returns", "what was prefetched is kept by a closed receiver", prefetching},
 	{"receive-window", "more is prefetched than the window allows", prefetching},
+	{"receive-held", "held messages count against the window", func(f *faulty) {
+		var window atomic.Int64
+		f.window = func(_ *faultyReceiver, n int) { window.Store(int64(n)) }
+		f.receive = func(ctx context.Context, r *faultyReceiver, limit int) ([]transport.Delivery, error) {
+			room := int(window.Load()) - len(r.conn.unsettled())
+			if room <= 0 {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return r.soundly(ctx, min(limit, room))
+		}
+	}},
 	{"receive-parallel", "a message is delivered twice", deliveringTwice},
 	{"receive-competing", "each message is in the queue twice", func(f *faulty) {
 		f.dispatch = func(ctx context.Context, c *faultyConn, ops []transport.Operation) ([]transport.Receipt, error) {

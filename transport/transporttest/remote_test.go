@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -25,6 +27,7 @@ type wire struct {
 	dropping bool // what is out when a connection ends is lost
 	tearing  bool // Store over a connection that was cut sends the messages without the key
 	boasting bool // a receiver always says that it listens
+	hopeful  bool // a delivery of a lost connection does not say so
 	denying  bool // a Store whose answer is lost is said to be refused
 
 	mu       sync.Mutex // guards what follows
@@ -307,6 +310,17 @@ func (r *remoteReceiver) Receive(ctx context.Context, limit int) ([]transport.De
 type remoteDelivery struct {
 	transport.Delivery
 	conn *remoteConn
+	over atomic.Bool // it is settled
+}
+
+// Lost reports that the connection of the delivery was replaced, or is not yet.
+func (d *remoteDelivery) Lost() bool {
+	if d.over.Load() || d.conn.w.hopeful {
+		return false
+	}
+	d.conn.mu.Lock()
+	defer d.conn.mu.Unlock()
+	return !slices.Contains(d.conn.out, d.Delivery) || d.conn.inner == nil
 }
 
 func (d *remoteDelivery) Complete(ctx context.Context) error {
@@ -322,6 +336,9 @@ func (d *remoteDelivery) settle(ctx context.Context, verb func(context.Context) 
 		return err
 	}
 	err := verb(ctx)
+	if err == nil {
+		d.over.Store(true)
+	}
 	if !errors.Is(err, transport.ErrClosed) || d.conn.isClosed() {
 		return err
 	}

@@ -14,6 +14,9 @@ var faultRules = []rule{
 	newRule("fault-stale", faultStale,
 		"A delivery from before a lost connection never settles a newer delivery: its settle fails with ErrLeaseLost, "+
 			"unless its lease is still valid.", breaking),
+	newRule("fault-lost", faultLost,
+		"A Delivery that is a transport.LossDetector reports after a lost connection that it is lost, and not before, nor after "+
+			"it was settled.", breaking),
 	newRule("fault-away", faultAway,
 		"While the broker is unavailable, Dispatch and Receive fail instead of blocking. When it is available again, they "+
 			"work again.", breaking),
@@ -128,6 +131,28 @@ func faultStale(t *test) {
 	}
 	t.do("Retry of the newer delivery", current.Retry)
 	t.complete(t.nth(r, 3))
+	t.empty(c, q)
+}
+
+func faultLost(t *test) {
+	c, link := t.broken()
+	_, q, r := t.receiverOf(c, "a", "b")
+	done, d := t.one(r, "a"), t.one(r, "b")
+	loss, ok := d.(transport.LossDetector)
+	settled, _ := done.(transport.LossDetector)
+	t.complete(done)
+	if !ok || settled == nil {
+		return
+	}
+	if loss.Lost() || settled.Lost() {
+		t.Error("a delivery is lost before the connection is")
+	}
+	link.Cut()
+	t.eventually("the delivery is lost with its connection", loss.Lost)
+	if settled.Lost() {
+		t.Error("a settled delivery is lost")
+	}
+	t.persist("Complete of the next delivery", t.oneOver(r).Complete)
 	t.empty(c, q)
 }
 

@@ -30,6 +30,9 @@ var receiveRules = []rule{
 		"Prefetched messages of a closed receiver are delivered to the next receiver."),
 	newRule("receive-window", receiveWindow,
 		"A receiver holds at most as many unsettled messages as its window allows. Other receivers receive the rest."),
+	newRule("receive-held", receiveHeld,
+		"Deliveries that implement transport.Holder and are held do not count against the window: others are received in "+
+			"their place. They can be settled at any time."),
 	newRule("receive-parallel", receiveParallel,
 		"Limits.ParallelReceive concurrent calls of Receive together deliver each message once."),
 	newRule("receive-competing", receiveCompeting,
@@ -90,6 +93,37 @@ func receiveBytes(t *test) {
 		t.sameOrder(idsOf(ds), want)
 		t.complete(ds...)
 	}
+	t.empty(c, q)
+}
+
+// receiveHeld holds as many messages as the window has, several times over.
+func receiveHeld(t *test) {
+	const window, rounds = 4, 5
+	want := ids("m", window*rounds)
+	c, q := t.queueOf(t.open(), want...)
+	r := t.receiverWith(c, q, window)
+	var held []transport.Delivery
+	for len(held) < len(want) {
+		ds := t.take(r, window)
+		for _, d := range ds {
+			h, ok := d.(transport.Holder)
+			if !ok {
+				t.complete(d) // nothing to check
+				continue
+			}
+			h.Hold()
+			h.Hold()
+		}
+		held = append(held, ds...)
+	}
+	for _, d := range held {
+		if h, ok := d.(transport.Holder); ok {
+			t.complete(d)
+			h.Hold() // of a settled delivery
+		}
+	}
+	t.send(c, q, ids("n", 2*window)...)
+	t.completeAll(t.take(r, 2*window))
 	t.empty(c, q)
 }
 

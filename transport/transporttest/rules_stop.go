@@ -33,6 +33,9 @@ var stopRules = []rule{
 		"After Close, everything that was opened from the connection fails with ErrClosed."),
 	newRule("close-returns", closeReturns,
 		"Close returns unsettled messages to their queue at once, before their leases end."),
+	newRule("close-completed", closeCompleted,
+		"A message that was completed right before its receiver and the connection are closed is not delivered again, in "+
+			"whatever order many were completed."),
 	newRule("close-no-goroutines", closeNoGoroutines, "When Close has returned, no goroutine of the driver is running."),
 }
 
@@ -206,6 +209,27 @@ func closeReturns(t *test) {
 	if lease := two.Limits().Lease; lease > 0 && time.Since(began) > lease/2 {
 		t.Errorf("they came after %v, where leases last %v", time.Since(began), lease)
 	}
+	t.empty(two, q)
+}
+
+func closeCompleted(t *test) {
+	want := ids("m", 200)
+	one, q, r := t.receiverOf(t.open(), want...)
+	ctx := t.ctx()
+	var left []string
+	var all sync.WaitGroup
+	for i, d := range t.take(r, len(want)) {
+		if i%2 == 0 { // each completed message has an unsettled one before it
+			left = append(left, d.Message().ID)
+			continue
+		}
+		all.Go(func() { t.ok("Complete", d.Complete(ctx)) })
+	}
+	all.Wait()
+	t.close(r)
+	t.close(one)
+	two := t.open()
+	t.all(t.receiver(two, q), left...)
 	t.empty(two, q)
 }
 
