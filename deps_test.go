@@ -58,6 +58,7 @@ var rules = []rule{
 
 	{of: "endpoint/acceptance", tests: true},
 	{of: "endpoint/internal/destination"},
+	{of: "endpoint/internal/held"},
 	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "saga", ours: append([]string{"internal/jsonmembers", "internal/stateful", "internal/strictjson", "internal/uuid", "recoverability"}, aboveEndpoint...)},

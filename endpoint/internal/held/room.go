@@ -1,0 +1,237 @@
+// Package held keeps account of the failed messages that wait because their error queue does not accept them, and decides when
+// each is tried again. The package does no I/O.
+//
+// While an error queue refuses, one message is tried after each pause. Each success lets two others follow, so that a queue that
+// accepts messages again is filled quickly, and a queue with little room is not flooded.
+package held
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// MaxMessages bounds the messages in a room.
+	MaxMessages = 1000
+	// MaxBytes bounds their size.
+	MaxBytes = 64 << 20
+
+	firstPause = time.Second
+	mostPause  = 30 * time.Second
+	// maxTries bounds the messages of a queue that are tried at once.
+	maxTries = 32
+)
+
+// Room is the account of an endpoint. The zero value is empty. Its methods are safe for concurrent use.
+type Room struct {
+	mu       sync.Mutex // guards the rest, the queues and the places
+	queues   map[string]*queue
+	messages int
+	bytes    int64
+	full     bool // a message has found no place since the last one left
+}
+
+// queue is an error queue that does not accept messages.
+type queue struct {
+	name     string
+	since    time.Time
+	err      error // the last refusal
+	accepted int
+
+	places  int
+	waiting []*Place // first come, first tried
+	running int      // tries
+	credit  int      // tries that may begin now
+
+	refusals int // so far: tries that began before the last one prolong no pause
+	pause    time.Duration
+	timer    *time.Timer
+	armed    bool // the timer runs
+}
+
+// Place is the place of a message in a room. The owner of the message calls Leave at the end. The methods are safe for
+// concurrent use.
+type Place struct {
+	room  *Room
+	queue *queue
+	size  int64
+	turn  chan struct{}
+	began int // refusals of the queue when the try began
+	state state
+}
+
+type state int8
+
+const (
+	waiting state = iota
+	trying
+	gone
+)
+
+// State is the state of an error queue for which messages wait.
+type State struct {
+	Queue    string
+	Since    time.Time
+	Err      error // the last refusal
+	Messages int
+	Accepted int // messages since that time
+}
+
+// Enter returns a place for a message of size bytes that an error queue has refused with err, or is not sent to the queue because
+// others wait. It returns nil if there is no room. begins reports whether the message is the first that waits for the queue.
+func (r *Room) Enter(name string, size int64, err error) (p *Place, begins bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.messages >= MaxMessages || r.bytes+size > MaxBytes {
+		r.full = true
+		return nil, false
+	}
+	q := r.queues[name]
+	if begins = q == nil; begins {
+		q = &queue{name: name, since: time.Now(), err: err}
+		if r.queues == nil {
+			r.queues = map[string]*queue{}
+		}
+		r.queues[name] = q
+	}
+	p = &Place{room: r, queue: q, size: size, turn: make(chan struct{}, 1)}
+	r.messages++
+	r.bytes += size
+	q.places++
+	q.waiting = append(q.waiting, p)
+	r.advance(q)
+	return p, begins
+}
+
+// Refusal returns the last refusal of a queue for which messages wait: others do not overtake them. It returns nil for any other
+// queue.
+func (r *Room) Refusal(name string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if q := r.queues[name]; q != nil {
+		return q.err
+	}
+	return nil
+}
+
+// Turn returns a channel that receives each time the message is to be tried. Refused or Leave ends the try.
+func (p *Place) Turn() <-chan struct{} { return p.turn }
+
+// Refused records that the queue has refused the message again, which waits for its next turn.
+func (p *Place) Refused(err error) {
+	r, q := p.room, p.queue
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p.state != trying {
+		return
+	}
+	p.state = waiting
+	q.running--
+	q.err, q.credit = err, 0
+	q.waiting = slices.Insert(q.waiting, 0, p)
+	if p.began == q.refusals {
+		q.refusals++
+		q.pause = min(2*q.pause, mostPause)
+		r.arm(q)
+	}
+	r.advance(q)
+}
+
+// Accepted records that the queue has accepted the message, whose place ends. It returns the state of the queue if no other
+// message waits, and nil otherwise.
+func (p *Place) Accepted() *State {
+	p.room.mu.Lock()
+	defer p.room.mu.Unlock()
+	if q := p.queue; p.state == trying {
+		q.accepted++
+		q.pause = 0
+		q.credit = min(q.credit+2, maxTries)
+	}
+	return p.leave()
+}
+
+// Leave ends the place of a message that does not wait any longer. It returns the state of the queue if no other message waits,
+// and nil otherwise, also for a place that has ended.
+func (p *Place) Leave() *State {
+	p.room.mu.Lock()
+	defer p.room.mu.Unlock()
+	return p.leave()
+}
+
+// leave is Leave. Called with mu held.
+func (p *Place) leave() *State {
+	r, q := p.room, p.queue
+	switch p.state {
+	case gone:
+		return nil
+	case trying:
+		q.running--
+	case waiting:
+		q.waiting = slices.DeleteFunc(q.waiting, func(other *Place) bool { return other == p })
+	}
+	p.state = gone
+	r.messages--
+	r.bytes -= p.size
+	r.full = false
+	if q.places--; q.places > 0 {
+		r.advance(q)
+		return nil
+	}
+	if q.timer != nil {
+		q.timer.Stop()
+	}
+	delete(r.queues, q.name)
+	s := q.state()
+	return &s
+}
+
+// advance starts tries, or the pause before the next one. Called with mu held.
+func (r *Room) advance(q *queue) {
+	for q.credit > 0 && q.running < maxTries && len(q.waiting) > 0 {
+		p := q.waiting[0]
+		q.waiting = q.waiting[1:]
+		q.credit--
+		q.running++
+		p.state, p.began = trying, q.refusals
+		p.turn <- struct{}{} // there is room
+	}
+	if q.running == 0 && len(q.waiting) > 0 {
+		r.arm(q)
+	}
+}
+
+// arm starts the pause before the next try, unless the pause has begun. Called with mu held.
+func (r *Room) arm(q *queue) {
+	if q.armed {
+		return
+	}
+	q.armed = true
+	q.pause = max(q.pause, firstPause)
+	q.timer = time.AfterFunc(q.pause, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		q.armed = false
+		if q.running == 0 { // otherwise the end of a try decides
+			q.credit = max(q.credit, 1)
+			r.advance(q)
+		}
+	})
+}
+
+func (q *queue) state() State {
+	return State{Queue: q.name, Since: q.since, Err: q.err, Messages: q.places, Accepted: q.accepted}
+}
+
+// States returns the states of the queues for which messages wait, sorted by name, and reports whether the room is full: then
+// further messages find no place.
+func (r *Room) States() (all []State, full bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, q := range r.queues {
+		all = append(all, q.state())
+	}
+	slices.SortFunc(all, func(x, y State) int { return strings.Compare(x.Queue, y.Queue) })
+	return all, r.full
+}
