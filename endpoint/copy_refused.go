@@ -71,13 +71,12 @@ func (e *copyError) Unwrap() error { return e.err }
 func (e *copyError) FaultClass() string { return "undeliverable" }
 
 // moveRefused moves a message to the error queue, because a copy of it was refused for its content. If the error queue
-// refuses the message too, it is requeued.
+// refuses the message too, the message waits for the queue, or is requeued.
 func (in *incoming) moveRefused(ctx context.Context, failure *copyError) {
 	in.logError(ctx, slog.LevelError, "a copy of a message was refused: moving the message to the error queue", failure)
 	in.slot.Free()
-	if err := in.newAttempt().bury(ctx, in.queue, failure); err != nil {
-		in.requeue(ctx, in.keep(ctx, err))
-	}
+	r, rec := in.newAttempt().burial(ctx, in.queue, failure)
+	in.settleBy(ctx, r.end(ctx, rec, r.conclude(ctx, rec)))
 }
 
 // errorOf returns the error of operation i of a dispatch that failed with err; nil if the dispatch failed because of others.

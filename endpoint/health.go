@@ -17,8 +17,8 @@ type Health struct {
 	Live bool `json:"live"`
 	// Ready is true while the endpoint receives and processes messages. It is false before Run is ready and after its
 	// context has ended, while receiving fails or is paused, while the driver's own queues are not known, while attempts
-	// are limited after failures in a row, while a failed message cannot be settled, and while handlers beyond their time
-	// limit take all slots of a queue.
+	// are limited after failures in a row, while a failed message cannot be settled or waits for its error queue, and while
+	// handlers beyond their time limit take all slots of a queue.
 	Ready bool `json:"ready"`
 	// Reasons are the reasons why the endpoint is not live or not ready.
 	Reasons []string `json:"reasons,omitempty"`
@@ -42,7 +42,9 @@ type QueueHealth struct {
 	Buffered int    `json:"buffered"` // received, not handled yet
 	Handling int    `json:"handling"` // in handlers
 	Settling int    `json:"settling"` // handled, not settled yet; or waiting because of [Message.AtMost] or for a key
-	// Bytes is the size of their headers and bodies: see [Config.MaxBufferedBytes].
+	// Held are failed messages that wait because their error queue does not accept them. No handler waits for their places.
+	Held int `json:"held,omitempty"`
+	// Bytes is the size of the headers and bodies of all except the held ones: see [Config.MaxBufferedBytes].
 	Bytes int64 `json:"bytes"`
 }
 
@@ -91,6 +93,7 @@ func (l *live) addTo(h *Health) {
 	if n := l.held.Load(); n > 0 {
 		h.bad("failed messages that cannot be settled: %d", n)
 	}
+	l.addHeld(h)
 	l.e.limits.Each(func(limit *throttle.Limit, since time.Time, failures int) {
 		h.RateLimits = append(h.RateLimits, RateLimitHealth{limit.Type, since, failures})
 		limited := "messages"
@@ -102,7 +105,7 @@ func (l *live) addTo(h *Health) {
 }
 
 func queueHealth(queue string, s pump.Stats) QueueHealth {
-	return QueueHealth{queue, s.Buffered, s.Handling, s.Settling, s.Bytes}
+	return QueueHealth{queue, s.Buffered, s.Handling, s.Settling, s.Held, s.Bytes}
 }
 
 // RateLimitHealth is a rate limit that is in force.

@@ -2,6 +2,7 @@ package endpoint_test
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -96,7 +97,7 @@ func TestAnEndpointIsNotReadyWhileTheBrokerIsAway(t *testing.T) {
 	})
 }
 
-// An endpoint is not ready while a message cannot be settled.
+// An endpoint is not ready while a message waits for its error queue, and names the queue.
 func TestAHeldMessageMakesAnEndpointNotReady(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.DeadLetterer
@@ -113,8 +114,13 @@ func TestAHeldMessageMakesAnEndpointNotReady(t *testing.T) {
 		r := harness.Start(t, cfg)
 		r.MustSend(harness.PlaceOrder{})
 		time.Sleep(400 * time.Millisecond)
-		if diff := cmp.Diff([]string{"failed messages that cannot be settled: 1"}, r.Health().Reasons); diff != "" {
-			t.Error(diff)
+		h := r.Health()
+		want := `error queue "error" accepts no messages since 2000-01-01T00:00:00Z, and failed messages wait for it: 1: `
+		if len(h.Reasons) != 1 || !strings.HasPrefix(h.Reasons[0], want) || !strings.Contains(h.Reasons[0], errNo.Error()) {
+			t.Errorf("reasons %q, want %q", h.Reasons, want)
+		}
+		if h.Queues[0].Held != 1 || h.Queues[0].Settling != 0 || h.Queues[0].Bytes != 0 {
+			t.Errorf("queue %+v", h.Queues[0])
 		}
 		broken.Store(false)
 		time.Sleep(time.Minute)

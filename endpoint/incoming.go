@@ -35,6 +35,7 @@ type incoming struct {
 	keyed      keyed
 	conflicts  conflicts
 	exclusive  *exclusive    // nil outside quarantine
+	mayWait    bool          // for its error queue, without a slot
 	cleared    bool          // a suspect that the quarantine did not take
 	inline     int           // retries within this delivery
 	audit      *refusedAudit // nil unless the audit copy was refused

@@ -110,7 +110,7 @@ func TestTheLogCorrectsItselfWhenAnActionFails(t *testing.T) {
 		synctest.Wait()
 		want := []string{
 			"ERROR MoveToError: Moving message 'm-1' to the error queue 'error' because processing failed due to an exception:",
-			"ERROR: a failed message could not be settled: it is requeued",
+			"ERROR: an error queue accepts no messages: failed messages are held until it does",
 		}
 		if diff := cmp.Diff(want, log.List()); diff != "" {
 			t.Error(diff)

@@ -167,3 +167,7 @@ func (c *moodyConn) await(ctx context.Context, op transport.Operation, until tim
 		}
 	}
 }
+
+func (c *moodyConn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
+	return c.fullConn.(transport.Satellites).Satellites(ctx)
+}

@@ -65,6 +65,7 @@ const (
 	// FallbackPacked is a copy with a few headers, and with all received headers compressed in Holdfast.Received. An endpoint
 	// that the copy is returned to restores the message.
 	FallbackPacked Fallback = "packed"
-	// FallbackHeld is a return to the queue after a pause. The endpoint is not ready meanwhile.
+	// FallbackHeld is a wait for the error queue or, where the message cannot wait, a return to its queue after a pause. The
+	// endpoint is not ready meanwhile.
 	FallbackHeld Fallback = "held"
 )

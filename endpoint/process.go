@@ -25,6 +25,10 @@ func (l *live) handle(queue string) handleFunc {
 			in.giveUpKeys()
 			return
 		}
+		if in.mayWait = true; in.decided(ctx) {
+			in.giveUpKeys()
+			return
+		}
 		in.throttling = in.newThrottling()
 		in.process(ctx)
 	}
@@ -33,7 +37,7 @@ func (l *live) handle(queue string) handleFunc {
 // handleExclusively processes a delivery from the quarantine. No other message is processed meanwhile.
 func (l *live) handleExclusively(ctx context.Context, d transport.Delivery, slot *pump.Slot, stuck func()) {
 	in := l.newIncoming(d, slot, l.names.of(l.e.cfg.Name))
-	if in.relayed(ctx) {
+	if in.relayed(ctx) || in.decided(ctx) {
 		return
 	}
 	in.exclusive = in.leaveQuarantine()
@@ -106,13 +110,11 @@ func (in *incoming) recover(ctx context.Context, a *attempt, err error) (again b
 		in.logError(ctx, slog.LevelError, errAfterSettled, err)
 		return false
 	}
-	switch res := newRecovery(in).run(ctx, a, err).(type) {
-	case recovered:
-	case retrying:
-		return in.awaitRetry(ctx, a, res.after)
-	case stuck:
-		in.requeue(ctx, res)
+	res := newRecovery(in).run(ctx, a, err)
+	if retry, ok := res.(retrying); ok {
+		return in.awaitRetry(ctx, a, retry.after)
 	}
+	in.settleBy(ctx, res)
 	return false
 }
 

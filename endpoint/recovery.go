@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/held"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
@@ -23,6 +24,7 @@ type recovery struct {
 	fallbacks []Notification        // that were taken, to be reported once the message is settled
 	logged    recoverability.Action // announced in the log last
 	finalised bool                  // Config.OnFinalFailure has been called
+	move      *execution            // the last move to an error queue that was tried; nil before
 }
 
 // result is how a recovery ended.
@@ -37,11 +39,17 @@ type (
 	retrying struct{ after time.Duration }
 	// stuck: the message could be neither settled nor moved. It was reported, and is to be requeued after a pause.
 	stuck struct{ pause time.Duration }
+	// waits: the error queue does not accept the message, which waits for it. It was reported.
+	waits struct {
+		move  *execution
+		place *held.Place
+	}
 )
 
 func (recovered) isResult() {}
 func (retrying) isResult()  {}
 func (stuck) isResult()     {}
+func (waits) isResult()     {}
 
 // newRecovery returns the recovery from the failure of an attempt.
 func newRecovery(in *incoming) *recovery {
@@ -96,6 +104,9 @@ func (r *recovery) end(ctx context.Context, rec *pipeline.Recover, err error) re
 		}
 		return recovered{}
 	}
+	if w, ok := r.beginHold(ctx, err); ok {
+		return w
+	}
 	r.settlement.rollback(ctx, r.session)
 	return r.keep(ctx, err)
 }
@@ -112,7 +123,7 @@ func (r *recovery) begin(a *attempt, f recoverability.Failure) *pipeline.Recover
 // the error. If the broker did not answer, or the transaction lost a conflict or had a notice without a queue, the next
 // attempt may succeed with them, so they are kept, unless there is no next attempt.
 func (r *recovery) separable(err error) bool {
-	return err != nil && (len(r.session.ops) > 0 || r.session.tx != nil) &&
+	return err != nil && !r.canWait(err) && (len(r.session.ops) > 0 || r.session.tx != nil) &&
 		(r.settlement.completedFirst() || !unanswered(err) && !conflict(r.session, err) &&
 			errtree.Find[*incompleteError](err) == nil)
 }

@@ -88,14 +88,20 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 	if err != nil {
 		return err
 	}
+	report = r.carriedOut(ctx, rec)
+	return nil
+}
+
+// carriedOut forgets the failures of a message whose action ends the cycle. It returns a function that reports the action.
+func (r *recovery) carriedOut(ctx context.Context, rec *pipeline.Recover) (report func()) {
 	if again := sameCycle(rec.Action); r.exclusive != nil || !again && !r.settlement.lostLease() {
 		r.forgetFailures()
 	}
-	if !r.settlement.lostLease() {
-		done, failure := rec.Action, rec.Failure
-		report = func() { r.notifyAction(ctx, done, failure) }
+	if r.settlement.lostLease() {
+		return func() {}
 	}
-	return nil
+	done, failure := rec.Action, rec.Failure
+	return func() { r.notifyAction(ctx, done, failure) }
 }
 
 // sameCycle reports whether the failures of the message count for its next attempt too.

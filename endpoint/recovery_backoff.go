@@ -14,18 +14,7 @@ import (
 // keep reports a message that can be neither settled nor moved, for instance because the error queue is missing.
 // The caller requeues it.
 func (in *incoming) keep(ctx context.Context, err error) stuck {
-	attempt := in.delivery.Attempt()
-	f := recoverability.Failure{
-		Err:       fmt.Errorf("message %q from %q could not be settled: %w", in.logID(), in.queue, err),
-		MessageID: in.id, Type: firstType(in.original.Headers), Queue: in.queue,
-		Attempt: attempt.N, AttemptExact: attempt.Exact, Now: time.Now(),
-	}
-	in.report(in.nextPlace(), func() {
-		in.live.critical(ctx, f)
-		if !in.settlement.completedFirst() {
-			in.live.notify(ctx, Notification{Kind: FallbackTaken, Failure: &f, Fallback: FallbackHeld})
-		}
-	})
+	in.reportKept(ctx, err)
 	switch {
 	case in.settlement.completedFirst():
 		in.logError(ctx, slog.LevelError, "a failed message is lost: it was completed first, and the error queue refused it",
@@ -40,6 +29,22 @@ func (in *incoming) keep(ctx context.Context, err error) stuck {
 	in.logError(ctx, slog.LevelError, "a failed message could not be settled: it is requeued",
 		err, slog.Duration("after", pause))
 	return stuck{pause}
+}
+
+// reportKept notifies of a message that can be neither settled nor moved.
+func (in *incoming) reportKept(ctx context.Context, err error) {
+	attempt := in.delivery.Attempt()
+	f := recoverability.Failure{
+		Err:       fmt.Errorf("message %q from %q could not be settled: %w", in.logID(), in.queue, err),
+		MessageID: in.id, Type: firstType(in.original.Headers), Queue: in.queue,
+		Attempt: attempt.N, AttemptExact: attempt.Exact, Now: time.Now(),
+	}
+	in.report(in.nextPlace(), func() {
+		in.live.critical(ctx, f)
+		if !in.settlement.completedFirst() {
+			in.live.notify(ctx, Notification{Kind: FallbackTaken, Failure: &f, Fallback: FallbackHeld})
+		}
+	})
 }
 
 // requeue returns a message that is stuck to its queue, after the pause, so that nothing spins.

@@ -26,13 +26,17 @@ import (
 //	an error queue that refuses:            the configured one, where that is another
 //	that one too:                           the broker's dead-letter queue, where it has one
 //
-// After the last the message is stuck. A broker that does not answer refuses nothing: then the message is
-// stuck at once.
+// After the last the message waits for the error queue, if it may, and otherwise it is stuck. A broker that does not answer
+// refuses nothing: then no further fallback is tried.
 type execution struct {
 	*recovery
 
-	rec  *pipeline.Recover
-	sent []transport.Operation // by the Recover stage, to be sent with the message
+	rec     *pipeline.Recover
+	sent    []transport.Operation      // by the Recover stage, to be sent with the message
+	wanted  recoverability.MoveToError // the move that was tried last
+	native  bool                       // the broker's dead-letter queue is a fallback of the move
+	instead recoverability.Action      // that could not be carried out; nil if the move was decided
+	again   bool                       // the move is tried again: once, and without lines in the log
 }
 
 // complete sends ops and completes the message.
@@ -87,6 +91,7 @@ func (x *execution) delay(ctx context.Context, a recoverability.Delay) error {
 
 // toErrorInstead moves the message to the configured error queue, because action a was refused.
 func (x *execution) toErrorInstead(ctx context.Context, a recoverability.Action, native bool) error {
+	x.instead = a
 	err := x.moveToError(ctx, x.live.recoverability.ErrorQueue, native)
 	if err == nil {
 		x.tookFallback(FallbackError, a)
@@ -110,20 +115,33 @@ func (x *execution) toDeadLetters(ctx context.Context, a recoverability.DeadLett
 
 // moveToError moves the message to the queue, or to a fallback; to the broker's dead-letter queue if native is set.
 func (x *execution) moveToError(ctx context.Context, queue string, native bool) error {
-	wanted := recoverability.MoveToError{Queue: queue}
+	x.wanted, x.native, x.move = recoverability.MoveToError{Queue: queue}, native, x
+	if err := x.live.room.Refusal(queue); err != nil && x.isHeldable() {
+		x.logAction(ctx, x.wanted, x.rec.Failure)
+		return &lineError{errtree.Mark{Err: err}}
+	}
+	return x.toErrorQueues(ctx)
+}
+
+func (x *execution) toErrorQueues(ctx context.Context) error {
+	wanted := x.wanted
 	err := x.toError(ctx, wanted)
-	if other := x.live.recoverability.ErrorQueue; refused(err) && queue != other {
-		x.logError(ctx, slog.LevelError, "an error queue refused a message: trying the configured one", err)
+	if other := x.live.recoverability.ErrorQueue; refused(err) && wanted.Queue != other {
+		if !x.again {
+			x.logError(ctx, slog.LevelError, "an error queue refused a message: trying the configured one", err)
+		}
 		if err = x.toError(ctx, recoverability.MoveToError{Queue: other}); err == nil {
 			x.tookFallback(FallbackQueue, wanted)
 		}
 	}
-	if _, ok := x.delivery.(transport.DeadLetterer); !ok || !native || x.settlement.completedFirst() || !refused(err) {
+	if _, ok := x.delivery.(transport.DeadLetterer); !ok || !x.native || x.settlement.completedFirst() || !refused(err) {
 		return err
 	}
-	x.logError(ctx, slog.LevelError, "the error queue refused a message: trying the broker's dead-letter queue", err)
-	dead := recoverability.DeadLetter{Reason: fmt.Sprintf("error queue %q: %.500v", queue, err)}
-	x.logAction(ctx, dead, x.rec.Failure)
+	dead := recoverability.DeadLetter{Reason: fmt.Sprintf("error queue %q: %.500v", wanted.Queue, err)}
+	if !x.again {
+		x.logError(ctx, slog.LevelError, "the error queue refused a message: trying the broker's dead-letter queue", err)
+		x.logAction(ctx, dead, x.rec.Failure)
+	}
 	if err := x.toDeadLetters(ctx, dead); err != nil {
 		return err
 	}
@@ -133,7 +151,9 @@ func (x *execution) moveToError(ctx context.Context, queue string, native bool) 
 }
 
 func (x *execution) toError(ctx context.Context, a recoverability.MoveToError) error {
-	x.logAction(ctx, a, x.rec.Failure)
+	if !x.again {
+		x.logAction(ctx, a, x.rec.Failure)
+	}
 	err := x.to(ctx, a.Queue, 0, copies.ForErrorQueue(x.copyTo(a.Queue, x.original.Headers.CopyOnWrite(), 0).Message, x.rec.Fault))
 	if err == nil {
 		x.rec.Action = a
@@ -181,7 +201,7 @@ func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
 	for try := 1; ; try++ {
 		err := x.of(x.complete(ctx, ops), len(x.sent))
-		if try == settleTries || !refused(err) || permanent(err) || pause.Wait(x.live.settling.context()) != nil {
+		if x.again || try == settleTries || !refused(err) || permanent(err) || pause.Wait(x.live.settling.context()) != nil {
 			return err
 		}
 	}

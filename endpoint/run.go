@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/held"
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/internal/pump"
@@ -35,6 +36,8 @@ type live struct {
 	acks       ackQueue
 	calls      *overdue.Watch // of the user's functions
 	held       atomic.Int64   // failed messages that could be neither settled nor moved and are not yet released
+	room       held.Room      // failed messages that wait for their error queue
+	exits      held.Exits     // of these
 	sources    []source       // of the endpoint's own queues
 	unreported atomic.Int64   // notifications of messages that have not returned
 	reports    sync.WaitGroup // those of rate limits

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -32,6 +33,7 @@ type satellites struct {
 
 	mu      sync.Mutex // guards the rest
 	sources []source
+	accepts string // the first of the queues that accepts messages of the endpoint; "" for none
 }
 
 func (l *live) newSatellites() *satellites {
@@ -126,6 +128,9 @@ func (s *satellites) open(ctx context.Context, sat transport.Satellite) (source,
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.sources = append(s.sources, opened)
+		if sat.Accepts && s.accepts == "" {
+			s.accepts = sat.Queue
+		}
 	}
 	return opened, err
 }
@@ -135,6 +140,13 @@ func (s *satellites) all() []source {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.sources)
+}
+
+// accepting returns the queue to which the endpoint may send messages that wait; "" for none.
+func (s *satellites) accepting() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.accepts
 }
 
 func (s *satellites) addTo(h *Health) {
@@ -151,7 +163,7 @@ func (s *satellites) addTo(h *Health) {
 func (s *satellites) handle(sat transport.Satellite) handleFunc {
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 		in := s.live.newIncoming(d, slot, sat.Queue)
-		if in.relayed(ctx) {
+		if in.relayed(ctx) || in.decided(ctx) {
 			return
 		}
 		if err := in.relay(ctx, sat); err != nil {
@@ -180,6 +192,12 @@ func (in *incoming) relay(ctx context.Context, sat transport.Satellite) (err err
 // bury moves a message that the broker dead-lettered or that cannot be sent on, which failed in queue, to the error
 // queue. There is nothing to decide, so the policy is not asked. Its number of deliveries is unknown.
 func (a *attempt) bury(ctx context.Context, queue string, failure error) error {
+	r, rec := a.burial(ctx, queue, failure)
+	return r.conclude(ctx, rec)
+}
+
+// burial returns the recovery of bury, to be concluded.
+func (a *attempt) burial(ctx context.Context, queue string, failure error) (*recovery, *pipeline.Recover) {
 	a.queue = a.live.names.of(queue)
 	r := newRecovery(a.incoming)
 	r.at = a.origin()
@@ -187,5 +205,5 @@ func (a *attempt) bury(ctx context.Context, queue string, failure error) error {
 	rec.Failure.AttemptExact = false
 	rec.Action = r.toErrorQueue()
 	rec.Fault = r.faultHeaders(ctx, rec.Failure)
-	return r.conclude(ctx, rec)
+	return r, rec
 }

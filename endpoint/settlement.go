@@ -218,6 +218,12 @@ func (s *settlement) lose(ctx context.Context, cause error) {
 	_ = s.in.delivery.Retry(s.context()) // fails, because the lease is lost
 }
 
+// drop ends a held message whose delivery is lost. The failure of the message is counted already.
+func (s *settlement) drop() {
+	s.state = stateLeaseLost
+	_ = s.in.delivery.Retry(s.context()) // fails, and lets the driver forget the delivery
+}
+
 // rollback ends the session and undoes its transaction, if it has one that is not over.
 func (s *settlement) rollback(ctx context.Context, session *Session) {
 	_, tx := session.end()

@@ -85,9 +85,9 @@ const (
 	HoldfastFaultInline    = "Holdfast.Fault.Inline"    // inline retries in the last delivery
 	// HoldfastFaultDeadLettered is why the broker has dead-lettered a message that had fault headers of its sender already.
 	HoldfastFaultDeadLettered = "Holdfast.Fault.DeadLettered"
-
-	HoldfastReturns       = "Holdfast.Returns"        // returns from an error queue, a decimal number
-	HoldfastReturnOutcome = "Holdfast.Return.Outcome" // on the acknowledgement of a return that was not handled: "discarded"
+	HoldfastFaultDecided      = "Holdfast.Fault.Decided"  // on copies outside an error queue: the error queue that the message is for
+	HoldfastReturns           = "Holdfast.Returns"        // returns from an error queue, a decimal number
+	HoldfastReturnOutcome     = "Holdfast.Return.Outcome" // on the acknowledgement of a return that was not handled: "discarded"
 )
 
 // Names of the headers of messages of NServiceBus that have a property whose value is not in the body as it is

@@ -143,6 +143,9 @@ type Satellite struct {
 	Wait func(ctx context.Context) error
 	// Concurrency is how many messages are handled at once; 0 means 1.
 	Concurrency int
+	// Accepts reports whether the endpoint may send messages to the queue: failed ones that the error queue does not accept, when
+	// the endpoint stops. Handle does not receive these.
+	Accepts bool
 	// Handle returns the operations to send before the message is completed. A [*DeadLetteredError] moves the message
 	// to the endpoint's error queue. After any other error the message stays, and is delivered again later.
 	Handle func(ctx context.Context, m *Message) ([]Operation, error)

@@ -143,6 +143,27 @@ func LeaveQuarantine(received header.Map) (h header.Map, queue string, attempts 
 	return h, queue, attempts
 }
 
+// DecidedHeaders returns the headers of a copy that waits outside of the error queue: those of the copy in an error queue, and
+// the name of that queue. Whoever receives the copy moves it there, and runs no handler.
+func DecidedHeaders(failed header.Map, errorQueue string) header.Map {
+	h := failed.Clone()
+	h.Set(header.HoldfastFaultDecided, errorQueue)
+	return h
+}
+
+// LeaveDecided reverses [DecidedHeaders], and divides the headers into the received ones and those of the fault.
+func LeaveDecided(decided header.Map) (received, fault header.Map) {
+	isFault := func(name string) bool { return describesFault(name) || slices.Contains(besideFault, name) }
+	received = without(decided, 0, isFault)
+	fault = without(decided, 0, func(name string) bool { return !isFault(name) || name == header.HoldfastFaultDecided })
+	return received, fault
+}
+
+// besideFault are the headers of a fault whose names do not say so.
+var besideFault = []string{
+	header.FailedQ, header.TimeOfFailure, header.ProcessingEndpoint, header.ProcessingMachine, header.HostID, header.HostDisplayName,
+}
+
 // without returns the headers for whose names all of dropped return false, with room for more.
 func without(from header.Map, more int, dropped ...func(name string) bool) header.Map {
 	var h header.Map

@@ -66,3 +66,38 @@ func TestUndecodableHeadersStayOnAReturnedMessage(t *testing.T) {
 		}
 	}
 }
+
+// A copy that waits outside of the error queue arrives there with the same headers, and a return has none of them.
+func TestDecidedHeadersAreThoseOfTheErrorQueue(t *testing.T) {
+	received := header.New(
+		header.Field{Name: header.MessageID, Value: "m-1"},
+		header.Field{Name: "Tenant", Value: "a"},
+		header.Field{Name: header.RetryUniqueID, Value: "u-1"},
+		header.Field{Name: header.Retries, Value: "3"},
+	)
+	fault := Headers(recoverability.Failure{
+		Err: errors.New("no"), Queue: "sales", Now: time.Now(), Attempt: 6, Headers: received,
+	}, Host{Endpoint: "Sales", Machine: "m", HostID: "h", DisplayName: "d"}, Frame{})
+	fault.Set("Team", "payments") // by Recoverability.FaultHeaders
+	failed := ErrorHeaders(received, fault)
+	waits := DecidedHeaders(failed, "error-2")
+	if got := waits.Get(header.HoldfastFaultDecided); got != "error-2" {
+		t.Errorf("the copy is for %q", got)
+	}
+	own, left := LeaveDecided(waits)
+	if diff := cmp.Diff(maps.Collect(failed.All()), maps.Collect(ErrorHeaders(own, left).All())); diff != "" {
+		t.Errorf("headers in the error queue (-want +got):\n%s", diff)
+	}
+	for name := range own.All() {
+		if name != header.MessageID && name != "Tenant" && name != header.RetryUniqueID && name != "Team" {
+			t.Errorf("%s is a received header", name)
+		}
+	}
+	returned := ReturnHeaders(waits)
+	byControl, _ := ReturnedHeaders(waits)
+	for _, h := range []header.Map{returned, ErrorHeaders(waits, header.Map{}), byControl} {
+		if value, ok := h.Lookup(header.HoldfastFaultDecided); ok {
+			t.Errorf("the header stays: %q", value)
+		}
+	}
+}

@@ -109,7 +109,7 @@ func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	defer cancel()
 	_, err := c.lookAt(ctx, c.deadLetters.queue)
 	if err == nil {
-		return []transport.Satellite{{Queue: c.deadLetters.queue, Concurrency: deadLettersAtOnce, Handle: deadLettered}}, nil
+		return []transport.Satellite{{Queue: c.deadLetters.queue, Concurrency: deadLettersAtOnce, Accepts: true, Handle: deadLettered}}, nil
 	}
 	if !errors.Is(err, transport.ErrNoQueue) {
 		return nil, err

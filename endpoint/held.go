@@ -1,0 +1,247 @@
+package endpoint
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint/internal/held"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/copies"
+	"github.com/holdfast-go/holdfast/internal/errtree"
+	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	// heldLook is how often a held message looks whether its delivery is still its own.
+	heldLook = time.Second
+	// decidedDelay is the delay of a copy of a held message in the endpoint's own queue.
+	decidedDelay = 30 * time.Second
+)
+
+// lineError is the last refusal of an error queue for which other messages wait. The message was not sent.
+type lineError struct{ errtree.Mark }
+
+// canWait reports whether the message may wait for its error queue, without a slot, after its move has failed with err. Another
+// error of the move than that of the copy, and a refusal of the copy for its content, do not end by waiting.
+func (r *recovery) canWait(err error) bool {
+	if r.move == nil || !r.move.isHeldable() {
+		return false
+	}
+	if _, line := errors.AsType[*lineError](err); line {
+		return true
+	}
+	_, stranded := errors.AsType[*strandedError](err)
+	return (refused(err) || unanswered(err)) && !stranded && !copies.OfMessage(errorOf(err, len(r.move.sent)))
+}
+
+// isHeldable reports whether the message may wait and can be moved later: a transaction cannot be kept open.
+func (x *execution) isHeldable() bool {
+	return x.mayWait && x.exclusive == nil && x.session.tx == nil && !x.settlement.over() && !x.settlement.completedFirst()
+}
+
+// beginHold holds the message whose move has failed with err, and reports it. It returns false if the message cannot wait, or if
+// too many are held already.
+func (r *recovery) beginHold(ctx context.Context, err error) (w waits, ok bool) {
+	if !r.canWait(err) {
+		return w, false
+	}
+	queue, size := r.move.wanted.Queue, int64(len(r.original.Body)+r.original.Headers.Size())
+	place, begins := r.live.room.Enter(queue, size, err)
+	if place == nil {
+		return w, false
+	}
+	r.slot.Hold()
+	r.move.again = true
+	if begins {
+		r.log().ErrorContext(ctx, "an error queue accepts no messages: failed messages are held until it does",
+			slog.String("queue", queue), slog.Any("error", err))
+	}
+	r.reportKept(ctx, err)
+	return waits{r.move, place}, true
+}
+
+// hold keeps a message until the error queue accepts it. The message leaves when the endpoint stops, or its delivery ends soon.
+func (in *incoming) hold(ctx context.Context, w waits) {
+	x, place := w.move, w.place
+	defer func() { in.endHold(ctx, place.Leave()) }()
+	in.throttling.pass()
+	look := time.NewTicker(heldLook)
+	defer look.Stop()
+	for {
+		select {
+		case <-place.Turn():
+			err := x.tryAgain(ctx)
+			if err != nil {
+				place.Refused(err)
+				continue
+			}
+			if !in.settlement.lostLease() {
+				in.endHold(ctx, place.Accepted())
+			}
+			return
+		case <-look.C:
+			if in.deliveryLost() {
+				in.settlement.drop()
+				return
+			}
+			if in.deliveryEndsSoon() {
+				x.leave(ctx)
+				return
+			}
+		case <-in.slot.Stopping():
+			x.leave(ctx)
+			return
+		case <-ctx.Done():
+			if errors.Is(context.Cause(ctx), transport.ErrLeaseLost) {
+				in.settlement.drop()
+			} else {
+				x.leave(ctx)
+			}
+			return
+		}
+	}
+}
+
+// endHold logs the end of the wait for an error queue; s is nil while others wait.
+func (in *incoming) endHold(ctx context.Context, s *held.State) {
+	if s != nil {
+		in.log().InfoContext(ctx, "no failed message waits for an error queue any more", slog.String("queue", s.Queue),
+			slog.Duration("after", time.Since(s.Since)), slog.Int("moved", s.Accepted))
+	}
+}
+
+func (in *incoming) deliveryLost() bool {
+	d, ok := in.delivery.(transport.LossDetector)
+	return ok && d.Lost()
+}
+
+// deliveryEndsSoon reports whether the broker is about to deliver the message again.
+func (in *incoming) deliveryEndsSoon() bool {
+	most := in.live.limits.MaxHold
+	return in.slot.LeaseLate() || most > 0 && in.slot.Age() >= most/4*3
+}
+
+// tryAgain moves a held message once more.
+func (x *execution) tryAgain(ctx context.Context) (err error) {
+	defer catchPanic(&err)
+	place := x.nextPlace()
+	report := func() {}
+	defer func() { x.report(place, report) }()
+	if err := x.toErrorQueues(ctx); err != nil {
+		return err
+	}
+	if x.instead != nil {
+		x.tookFallback(FallbackError, x.instead)
+	}
+	report = x.carriedOut(ctx, x.rec)
+	return nil
+}
+
+// leave replaces a held message by a copy outside of the process: in the dead-letter queue of the endpoint, otherwise in the
+// queue that it came from. Whoever receives the copy runs no handler: see decided. If no queue accepts the copy, the message is
+// requeued.
+func (x *execution) leave(ctx context.Context) {
+	defer x.live.exits.Enter()()
+	for _, exit := range x.exits() {
+		if !x.live.exits.Answers(exit.Queue) {
+			continue
+		}
+		err := x.leaveTo(ctx, exit)
+		switch {
+		case err == nil:
+			x.forgetFailures()
+			return
+		case x.settlement.over():
+			return
+		case unanswered(err):
+			x.live.exits.NoAnswer(exit.Queue)
+		}
+	}
+	x.settlement.retry(ctx)
+}
+
+// exits returns the places for the copy, the best first.
+func (x *execution) exits() (all []transport.Operation) {
+	if queue := x.live.satellites.accepting(); queue != "" {
+		all = append(all, transport.Operation{Queue: queue})
+	}
+	if most := x.live.limits.MaxDelay; most > 0 {
+		all = append(all, transport.Operation{Queue: x.queue, After: min(decidedDelay, most)})
+	}
+	return all
+}
+
+func (x *execution) leaveTo(ctx context.Context, exit transport.Operation) (err error) {
+	defer catchPanic(&err)
+	whole := x.copyTo(exit.Queue, x.original.Headers.CopyOnWrite(), 0).Message
+	return x.to(ctx, exit.Queue, exit.After, func(yield func(copies.Form, *transport.Message) bool) {
+		for form, m := range copies.ForErrorQueue(whole, x.rec.Fault) {
+			m.Headers = fault.DecidedHeaders(m.Headers, x.wanted.Queue)
+			if !yield(form, m) {
+				return
+			}
+		}
+	})
+}
+
+// decided moves a message that was held before to the error queue, without a handler. It reports false for any other message.
+func (in *incoming) decided(ctx context.Context) bool {
+	queue, ok := in.delivery.Message().Headers.Lookup(header.HoldfastFaultDecided)
+	if !ok {
+		return false
+	}
+	in.slot.Free()
+	in.settleBy(ctx, in.newAttempt().moveDecided(ctx, queue))
+	return true
+}
+
+// settleBy ends the processing of a message by the result of its move to an error queue.
+func (in *incoming) settleBy(ctx context.Context, res result) {
+	switch res := res.(type) {
+	case waits:
+		in.hold(ctx, res)
+	case stuck:
+		in.requeue(ctx, res)
+	case recovered, retrying:
+	}
+}
+
+// moveDecided moves the message with the fault headers that it has. The policy and Config.OnFinalFailure were called before.
+func (a *attempt) moveDecided(ctx context.Context, queue string) result {
+	r := newRecovery(a.incoming)
+	r.at, r.finalised = a.origin(), true
+	m := *copies.Unpacked(a.delivery.Message())
+	var failed header.Map
+	m.Headers, failed = fault.LeaveDecided(m.Headers)
+	a.original = &m
+	rec := r.begin(a, a.facts(&decidedError{failed.Get(header.ExceptionMessage), failed.Get(header.HoldfastFaultClass)}))
+	rec.Failure.Queue = cmp.Or(a.live.names.of(failed.Get(header.FailedQ)), a.queue)
+	rec.Action = recoverability.MoveToError{Queue: a.live.names.of(queue)}
+	rec.Fault = failed
+	return r.end(ctx, rec, r.conclude(ctx, rec))
+}
+
+// decidedError is the failure of a message in an earlier delivery.
+type decidedError struct{ text, class string }
+
+func (e *decidedError) Error() string { return errtree.Cut(e.text, maxLogged) }
+
+// FaultClass returns the class of the fault in the error queue.
+func (e *decidedError) FaultClass() string { return e.class }
+
+// addHeld adds the error queues for which messages wait to h.
+func (l *live) addHeld(h *Health) {
+	all, full := l.room.States()
+	for _, s := range all {
+		h.bad("error queue %q accepts no messages since %s, and failed messages wait for it: %d: %v",
+			s.Queue, s.Since.UTC().Format(time.RFC3339), s.Messages, s.Err)
+	}
+	if full {
+		h.bad("failed messages take the places of others: no more than %d of them, of %d MiB in total, are held", held.MaxMessages, held.MaxBytes>>20)
+	}
+}
