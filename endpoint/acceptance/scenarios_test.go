@@ -40,6 +40,7 @@ func scenarios() map[string]func(*testing.T) {
 		"EqualMessagesWithoutID":      TestEqualMessagesWithoutID,
 		"Fallbacks":                   TestFallbacks,
 		"Features":                    TestFeatures,
+		"FullErrorQueueOnRabbitMQ":    TestFullErrorQueueOnRabbitMQ,
 		"FullHeadersOnRabbitMQ":       TestFullHeadersOnRabbitMQ,
 		"IdleEndpointIsReadyAgain":    TestIdleEndpointIsReadyAgain,
 		"InlineRetriesAreOneDelivery": TestInlineRetriesAreOneDelivery,
