@@ -55,14 +55,17 @@ func (r *recovery) beginHold(ctx context.Context, err error) (w waits, ok bool) 
 	if place == nil {
 		return w, false
 	}
-	r.slot.Hold()
+	until := r.slot.Hold()
+	if most := r.live.limits.MaxHold; until.IsZero() && most > 0 {
+		until = time.Now().Add(most - r.slot.Age())
+	}
 	r.move.again = true
 	if begins {
 		r.log().ErrorContext(ctx, "an error queue accepts no messages: failed messages are held until it does",
 			slog.String("queue", queue), slog.Any("error", err))
 	}
 	r.reportKept(ctx, err)
-	return waits{r.move, place}, true
+	return waits{r.move, place, until}, true
 }
 
 // hold keeps a message until the error queue accepts it. The message leaves when the endpoint stops, or its delivery ends soon.
@@ -89,7 +92,7 @@ func (in *incoming) hold(ctx context.Context, w waits) {
 				in.settlement.drop()
 				return
 			}
-			if in.deliveryEndsSoon() {
+			if in.deliveryEndsSoon(w.until) {
 				x.leave(ctx)
 				return
 			}
@@ -120,10 +123,10 @@ func (in *incoming) deliveryLost() bool {
 	return ok && d.Lost()
 }
 
-// deliveryEndsSoon reports whether the broker is about to deliver the message again.
-func (in *incoming) deliveryEndsSoon() bool {
-	most := in.live.limits.MaxHold
-	return in.slot.LeaseLate() || most > 0 && in.slot.Age() >= most/4*3
+// deliveryEndsSoon reports whether the broker is about to deliver the message again: after three quarters of the time for which it
+// may be unsettled, or after half of a lease without a renewal.
+func (in *incoming) deliveryEndsSoon(until time.Time) bool {
+	return in.slot.LeaseLate() || !until.IsZero() && time.Until(until) <= in.live.limits.MaxHold/4
 }
 
 // tryAgain moves a held message once more.

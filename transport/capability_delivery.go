@@ -62,8 +62,10 @@ type Deferrer interface {
 // the error queue does not accept. Without it the pump adds the message to the window of a driver that prefetches.
 type Holder interface {
 	// Hold takes the delivery out of the bound, so that another message is delivered in its place. It makes no request, and
-	// returns at once. A second call, and a call for a settled delivery, do nothing.
-	Hold()
+	// returns at once. A second call, and a call for a settled delivery, do nothing. until is the time at which the broker
+	// delivers the message again if it is not settled, and zero if there is none (Limits.MaxHold): a prefetched message has
+	// been unsettled for longer than since its Receive.
+	Hold() (until time.Time)
 }
 
 // LossDetector is implemented by a Delivery without a lease that can end before it is settled, with its connection for example.

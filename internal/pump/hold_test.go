@@ -17,7 +17,10 @@ type holder struct {
 	held *atomic.Int32
 }
 
-func (h holder) Hold() { h.held.Add(1) }
+func (h holder) Hold() (until time.Time) {
+	h.held.Add(1)
+	return time.Time{}.Add(time.Hour)
+}
 
 // holders is a receiver of such deliveries.
 type holders struct {
@@ -43,7 +46,10 @@ func (r *holders) lastWindow() int {
 func holdingUntil(release <-chan struct{}) func(context.Context, transport.Delivery, *Slot) {
 	return func(ctx context.Context, d transport.Delivery, slot *Slot) {
 		slot.Free()
-		slot.Hold()
+		until := slot.Hold()
+		if _, ok := d.(transport.Holder); until.IsZero() == ok {
+			panic("another time than that of the driver")
+		}
 		slot.Hold()
 		slot.Free()
 		<-release

@@ -209,7 +209,9 @@ func (s *Slot) Settled() {
 // Hold takes the message out of the bounds of the pump, because it waits for long: it has neither a slot nor a place in the
 // window of the receiver, and its bytes do not count in the budget. The caller bounds the messages that it holds. The lease
 // is still renewed, and the end of Run waits for the message. A second call does nothing.
-func (s *Slot) Hold() {
+//
+// until is the time at which the broker delivers the message again if it is not settled; zero if the driver does not say.
+func (s *Slot) Hold() (until time.Time) {
 	p := s.pump
 	p.mu.Lock()
 	switch s.state {
@@ -219,7 +221,7 @@ func (s *Slot) Hold() {
 		s.unsettle()
 	case buffered, holding, gone:
 		p.mu.Unlock()
-		return
+		return time.Time{}
 	}
 	s.state = holding
 	p.held++
@@ -237,12 +239,13 @@ func (s *Slot) Hold() {
 	p.wake()
 	p.mu.Unlock()
 	if ok {
-		holder.Hold()
+		until = holder.Hold()
 	}
 	if giving {
 		p.giveWindow()
 	}
 	p.cfg.Budget.freed(p)
+	return until
 }
 
 // LeaseLate reports whether half of the lease is over without a renewal, so that the lease may be lost soon. It returns false

@@ -80,13 +80,17 @@ func (d *delivery) Release(context.Context) error {
 
 // Hold implements [transport.Holder]. The broker counts the message against the prefetch of its consumer, so the channel
 // prefetches others in the place of held ones.
-func (d *delivery) Hold() {
+func (d *delivery) Hold() (until time.Time) {
 	c := d.channel
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended == nil && d.state == stateUnsettled && !d.held {
 		c.hold(d)
 	}
+	if most := c.maxHold(); most > 0 {
+		until = d.arrivedAt.Add(most)
+	}
+	return until
 }
 
 // Lost implements [transport.LossDetector].

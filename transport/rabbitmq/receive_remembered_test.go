@@ -146,8 +146,12 @@ func TestAHeldDeliveryIsOutOfTheWindow(t *testing.T) {
 	s, ds := lostChannel(3)
 	s.receiver.ready = make(chan struct{}, 1)
 	s.full = true
+	s.receiver.conn.maxHold = time.Hour
+	ds[0].arrivedAt = time.Now()
 	ds[0].Hold()
-	ds[0].Hold()
+	if until := ds[0].Hold(); !until.Equal(ds[0].arrivedAt.Add(time.Hour)) {
+		t.Errorf("held until %v, want an hour after the arrival", until)
+	}
 	if n := s.inHandlers(); n != 2 || s.full || s.prefetch.held != 1 {
 		t.Errorf("%d deliveries count, full is %v, %d are held; want 2, false, 1", n, s.full, s.prefetch.held)
 	}

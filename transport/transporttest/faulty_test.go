@@ -369,7 +369,7 @@ func (d *faultyDelivery) Message() *transport.Message {
 }
 
 // Hold implements [transport.Holder]. A window of inmemory has no effect anyway.
-func (d *faultyDelivery) Hold() {}
+func (d *faultyDelivery) Hold() (until time.Time) { return time.Time{} }
 
 func (d *faultyDelivery) Attempt() transport.Attempt {
 	if d.receiver.f.attempt != nil {
