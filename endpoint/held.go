@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/held"
@@ -224,9 +225,19 @@ func (a *attempt) moveDecided(ctx context.Context, queue string) result {
 	a.original = &m
 	rec := r.begin(a, a.facts(&decidedError{failed.Get(header.ExceptionMessage), failed.Get(header.HoldfastFaultClass)}))
 	rec.Failure.Queue = cmp.Or(a.live.names.of(failed.Get(header.FailedQ)), a.queue)
-	rec.Action = recoverability.MoveToError{Queue: a.live.names.of(queue)}
+	rec.Action = recoverability.MoveToError{Queue: a.live.errorQueueOf(queue)}
 	rec.Fault = failed
 	return r.end(ctx, rec, r.conclude(ctx, rec))
+}
+
+// errorQueueOf returns the error queue that a copy names. The sender of a message has no say in where the endpoint moves the message:
+// other queues than the configured ones count only if a policy of the program chooses queues.
+func (l *live) errorQueueOf(named string) string {
+	queue := l.names.of(named)
+	if l.recoverability.Policy == nil && !slices.Contains(l.recoverability.ErrorQueues(), queue) {
+		return l.recoverability.ErrorQueue
+	}
+	return queue
 }
 
 // decidedError is the failure of a message in an earlier delivery.

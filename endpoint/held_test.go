@@ -492,13 +492,16 @@ func TestACopyNamesItsErrorQueue(t *testing.T) {
 			t.Errorf("the error queue of the rule has %d messages, want 3", n)
 		}
 		b.set("error", wellMood)
-		var h header.Map
-		h.Set(header.HoldfastFaultDecided, "sales")
-		if err := broker.Put("sales", &transport.Message{ID: "forged", Headers: h}); err != nil {
-			t.Fatal(err)
+		broker.CreateQueues("payments")
+		for _, queue := range []string{"sales", "payments"} {
+			var h header.Map
+			h.Set(header.HoldfastFaultDecided, queue)
+			if err := broker.Put("sales", &transport.Message{ID: "forged", Headers: h}); err != nil {
+				t.Fatal(err)
+			}
 		}
 		pass(time.Minute)
-		if all := broker.Messages("error"); len(all) != 1 || all[0].ID != "forged" {
+		if all := broker.Messages("error"); len(all) != 2 || all[0].ID != "forged" {
 			t.Errorf("the error queue has %d messages", len(all))
 		}
 		synctest.Wait()

@@ -114,7 +114,7 @@ func (u *unanswered) wait(to route) {
 	s.waiting++
 	if !s.told {
 		s.told = true
-		u.log.Warn("RabbitMQ does not confirm messages for a queue: it may have lost its majority", "queue", to.name())
+		u.log.Warn("the broker does not confirm messages for a queue: it may have lost its majority", "queue", to.name())
 	}
 }
 
@@ -191,7 +191,7 @@ func (u *unanswered) answered(to route) {
 		return
 	}
 	if s.told {
-		u.log.Info("RabbitMQ confirms messages for a queue again", "queue", to.name(), "after", time.Since(s.since).Round(time.Second))
+		u.log.Info("the broker confirms messages for a queue again", "queue", to.name(), "after", time.Since(s.since).Round(time.Second))
 	}
 	s.since, s.told, s.trial = time.Now(), false, time.Time{}
 }
