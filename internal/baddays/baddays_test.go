@@ -82,6 +82,12 @@ func TestTheDocumentationListsEveryDay(t *testing.T) {
 			documented[broker] = append(documented[broker], strings.TrimSpace(m[1]))
 		}
 	}
+	for _, tr := range troubles() {
+		row := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(tr.name) + ` \|[^|]*` + regexp.QuoteMeta(tr.broker))
+		if !row.Match(text) {
+			t.Errorf("docs/bad-days.md does not list %q of %s under \"What Health says\"", tr.name, tr.broker)
+		}
+	}
 	for broker, days := range tables {
 		for _, d := range days {
 			if !slices.Contains(documented[broker], d.name) {

@@ -10,6 +10,7 @@ var everywhereDays = []day{
 	{name: "A slow broker in quarantine", run: slowQuarantine},
 	{name: "A queue of the largest messages", run: largeMessages},
 	{name: "Two versions of Holdfast on one queue", long: true, run: twoVersions},
+	{name: "A rolling deployment with sagas, jobs and an outbox", long: true, run: rolledShop},
 }
 
 func TestChaosDaysOfEveryTransport(t *testing.T) { runDays(t, "Every transport", everywhereDays) }

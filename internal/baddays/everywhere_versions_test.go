@@ -29,35 +29,34 @@ import (
 // earlierCommit is the version that shares queues with this one.
 const earlierCommit = "d3b9596"
 
-// buildWorkers builds testdata/worker from this checkout, and testdata/worker_d3b9596 from the earlier commit.
-func buildWorkers(t *testing.T) (earlier, present string) {
+// buildFrom returns a program that is built from a commit of this repository.
+func buildFrom(t *testing.T, commit string, program []byte) (executable string) {
 	t.Helper()
 	dir := t.TempDir()
-	earlier, present = filepath.Join(dir, "earlier"), filepath.Join(dir, "present")
 	source := filepath.Join(dir, "source")
 	must(t, os.MkdirAll(filepath.Join(source, "cmd", "worker"), 0o700))
-	archive := exec.CommandContext(t.Context(), "git", "archive", earlierCommit)
+	archive := exec.CommandContext(t.Context(), "git", "archive", commit)
 	archive.Dir = "../.."
 	text, err := archive.Output()
 	if err != nil {
-		t.Fatalf("git archive %s: %v: this test needs the history of the repository, so no shallow clone", earlierCommit, err)
+		t.Fatalf("git archive %s: %v: this test needs the history of the repository, so no shallow clone", commit, err)
 	}
 	unpack := exec.CommandContext(t.Context(), "tar", "x", "-C", source)
 	unpack.Stdin = bytes.NewReader(text)
 	must(t, unpack.Run())
-	program, err := os.ReadFile("testdata/worker_" + earlierCommit + "/main.go")
-	must(t, err)
 	must(t, os.WriteFile(filepath.Join(source, "cmd", "worker", "main.go"), program, 0o600))
-	build := func(folder, pkg, out string) {
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", out, pkg)
-		cmd.Dir = folder
-		if text, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("go build %s: %v\n%s", pkg, err, text)
-		}
+	executable = filepath.Join(dir, commit)
+	build(t, source, "./cmd/worker", executable)
+	return executable
+}
+
+func build(t *testing.T, folder, pkg, out string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", out, pkg)
+	cmd.Dir = folder
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build %s: %v\n%s", pkg, err, text)
 	}
-	build(source, "./cmd/worker", earlier)
-	build(".", "./testdata/worker", present)
-	return earlier, present
 }
 
 func must(t testing.TB, err error) {
@@ -71,6 +70,7 @@ func must(t testing.TB, err error) {
 type mixture struct {
 	t             *testing.T
 	broker, place string
+	more          []string // arguments of the program
 	conn          transport.Conn
 
 	mu       sync.Mutex // guards the rest
@@ -96,7 +96,7 @@ func (m *mixture) work(ctx context.Context, program string, stop <-chan struct{}
 }
 
 func (m *mixture) runOnce(ctx context.Context, program string, stop <-chan struct{}) (crashed bool, err error) {
-	cmd := exec.CommandContext(ctx, program, m.broker, m.place)
+	cmd := exec.CommandContext(ctx, program, append([]string{m.broker, m.place}, m.more...)...)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -186,7 +186,11 @@ func (m *mixture) transport() transport.Transport {
 }
 
 func twoVersions(t *testing.T) outcome {
-	earlier, present := buildWorkers(t)
+	program, err := os.ReadFile("testdata/worker_" + earlierCommit + "/main.go")
+	must(t, err)
+	earlier := buildFrom(t, earlierCommit, program)
+	present := filepath.Join(t.TempDir(), "present")
+	build(t, ".", "./testdata/worker", present)
 	for broker, place := range map[string]string{
 		"postgres": brokertest.Postgres(t), "rabbitmq": brokertest.RabbitMQ(t), "sqlite": filepath.Join(t.TempDir(), "mixed.db"),
 	} {
