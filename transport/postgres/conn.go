@@ -41,6 +41,7 @@ type store struct {
 	txs      slots         // MaxTx of them, where handlers is the caller's pool; else nil
 	sockets  sockets       // of handlers
 	standby  standby       // what their sessions say about the server
+	told     told          // what handlers have left in them
 
 	recordStatements *recordStatements
 

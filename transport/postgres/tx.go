@@ -59,6 +59,12 @@ func (s *store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return conn, err
 }
 
+// putBack returns the connection. If the handler has left something in its session, the connection is closed.
+func (h *handlerTx) putBack(ctx context.Context, conn *pgxpool.Conn) {
+	h.store.clear(ctx, conn.Conn(), h.user.traces)
+	h.store.putBack(conn)
+}
+
 // putBack returns a connection that acquire took.
 func (s *store) putBack(conn *pgxpool.Conn) {
 	conn.Release() // which closes it unless the transaction has ended
@@ -110,7 +116,7 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	if conn == nil {
 		return errOver
 	}
-	defer h.store.putBack(conn)
+	defer h.putBack(ctx, conn)
 	h.user.over = true
 	switch {
 	case errors.Is(h.user.err, transport.ErrLeaseLost):
@@ -129,7 +135,7 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	err := h.store.detector.Once(ctx, units, func() error {
 		err := h.store.detector.CheckDelays(units)
 		if err == nil {
-			err = timerless(h.store.sent(h.store.commit(ctx, conn.Conn(), h.user.tx == nil, u)), u)
+			err = timerless(h.store.sent(h.store.commit(ctx, conn.Conn(), h.user, u)), u)
 		}
 		if err != nil && !conn.Conn().IsClosed() {
 			_, _ = conn.Exec(ctx, "rollback")
@@ -192,10 +198,13 @@ const (
 	largeFor = 10 * time.Second
 )
 
-func (s *store) commit(ctx context.Context, conn *pgx.Conn, begin bool, u *tablequeue.Unit) error {
+func (s *store) commit(ctx context.Context, conn *pgx.Conn, user *userTx, u *tablequeue.Unit) error {
 	var b pgx.Batch
-	if begin {
+	if user.tx == nil {
 		b.Queue(beginMarked)
+	}
+	if user.role {
+		b.Queue("SET LOCAL role TO DEFAULT")
 	}
 	groups := s.groups([]*tablequeue.Unit{u})
 	s.lookAtFilters(ctx, groups)
@@ -289,7 +298,7 @@ func (h *handlerTx) Rollback(ctx context.Context) error {
 	if conn == nil {
 		return nil
 	}
-	defer h.store.putBack(conn)
+	defer h.putBack(ctx, conn)
 	h.user.over = true
 	if h.user.tx == nil || conn.Conn().IsClosed() { // the server rolls back when it loses the connection
 		return nil

@@ -10,6 +10,7 @@ import (
 
 // Exec implements [pgx.Tx]. A statement that sets the isolation level decides whether the message's row is locked.
 func (u *userTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	u.note(sql)
 	snapshot, sets := isolation(sql)
 	if (sets || !u.lock.wanted) && u.first(args) {
 		results := u.beginWith(ctx, &pgx.QueuedQuery{SQL: sql, Arguments: args})
@@ -28,6 +29,7 @@ func (u *userTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comm
 }
 
 func (u *userTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	u.note(sql)
 	if !u.lock.wanted && u.first(args) {
 		results := u.beginWith(ctx, &pgx.QueuedQuery{SQL: sql, Arguments: args})
 		rows, err := results.Query()
@@ -44,6 +46,7 @@ func (u *userTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 }
 
 func (u *userTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	u.note(sql)
 	if !u.lock.wanted && u.first(args) {
 		results := u.beginWith(ctx, &pgx.QueuedQuery{SQL: sql, Arguments: args})
 		return firstRow{results.QueryRow(), results}
@@ -56,6 +59,7 @@ func (u *userTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row 
 }
 
 func (u *userTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	u.noteAll(b)
 	if !u.lock.wanted && u.first(nil) {
 		return firstBatch{u.beginWith(ctx, b.QueuedQueries...)}
 	}

@@ -49,6 +49,7 @@ type userTx struct {
 	err  error  // of the begin
 	over bool
 	lock rowLock
+	traces
 }
 
 var _ pgx.Tx = (*userTx)(nil)
@@ -81,7 +82,11 @@ func (u *userTx) Begin(ctx context.Context) (pgx.Tx, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tx.Begin(ctx)
+	inner, err := tx.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return savepoint{inner, &u.traces}, nil
 }
 
 func (u *userTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (int64, error) {
@@ -93,6 +98,7 @@ func (u *userTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []s
 }
 
 func (u *userTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	u.note(sql)
 	tx, err := u.begun(ctx)
 	if err != nil {
 		return nil, err

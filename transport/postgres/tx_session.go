@@ -1,0 +1,326 @@
+package postgres
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// traces records what the statements of a transaction leave in their session: settings, locks, temporary tables. Such a
+// session is closed, because the next handler would meet what is left.
+type traces struct {
+	left string // the keyword of the first statement that leaves something, or empty
+	by   string // the function that executed the statement
+	role bool   // the transaction has another role than the session: the engine's statements need that of the session
+}
+
+// note records what statements of a handler leave in the session, or for the engine's statements in the transaction. What a
+// function or a DO block does is not seen.
+func (t *traces) note(sql string) {
+	if !mayLeave(sql) {
+		return
+	}
+	s := statementWords{sql: sql}
+	for more := true; more; {
+		var words []string
+		words, more = s.next()
+		if t.left == "" {
+			if t.left = leaves(words); t.left != "" {
+				t.by = caller()
+			}
+		}
+		if word(words, 0) == "SET" && word(words, 1) == "LOCAL" && word(words, 2) == "ROLE" {
+			t.role = true
+		}
+	}
+}
+
+// caller returns the first function on the stack that is neither of this package nor of pgx.
+func caller() string {
+	var pcs [32]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
+	for {
+		frame, more := frames.Next()
+		if !strings.Contains(frame.Function, "/transport/postgres.") && !strings.Contains(frame.Function, "/pgx/") || !more {
+			return frame.Function
+		}
+	}
+}
+
+// maxTold bounds how many functions are remembered whose traces the log has named.
+const maxTold = 100
+
+// told has the functions whose traces the log has named. The zero value has none. It is safe for concurrent use.
+type told struct {
+	mu    sync.Mutex // guards names
+	names map[string]bool
+}
+
+// first reports whether name is new.
+func (t *told) first(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.names[name] || len(t.names) >= maxTold {
+		return false
+	}
+	if t.names == nil {
+		t.names = make(map[string]bool)
+	}
+	t.names[name] = true
+	return true
+}
+
+// clear closes the connection of a transaction that has left something in its session.
+func (s *store) clear(ctx context.Context, conn *pgx.Conn, t traces) {
+	if t.left == "" {
+		return
+	}
+	if s.told.first(t.by + " " + t.left) {
+		s.log.WarnContext(ctx, "a handler's statement leaves something in its session, which the next handler would meet: the connection is closed. "+
+			"Use SET LOCAL, set_config(…, true), pg_advisory_xact_lock and ON COMMIT DROP instead", slog.String("statement", t.left), slog.String("function", t.by))
+	}
+	_ = conn.Close(ctx) // the pool opens another
+}
+
+// savepoint is a handler's transaction within its transaction.
+type savepoint struct {
+	pgx.Tx
+	traces *traces
+}
+
+func (s savepoint) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx, err := s.Tx.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return savepoint{tx, s.traces}, nil
+}
+
+func (s savepoint) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	s.traces.note(sql)
+	return s.Tx.Exec(ctx, sql, args...)
+}
+
+func (s savepoint) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	s.traces.note(sql)
+	return s.Tx.Query(ctx, sql, args...)
+}
+
+func (s savepoint) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	s.traces.note(sql)
+	return s.Tx.QueryRow(ctx, sql, args...)
+}
+
+func (s savepoint) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	s.traces.note(sql)
+	return s.Tx.Prepare(ctx, name, sql)
+}
+
+func (s savepoint) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	s.traces.noteAll(b)
+	return s.Tx.SendBatch(ctx, b)
+}
+
+func (t *traces) noteAll(b *pgx.Batch) {
+	for _, q := range b.QueuedQueries {
+		t.note(q.SQL)
+	}
+}
+
+// mayLeave reports whether sql may have a word that note looks for. It costs little where there is none.
+func mayLeave(sql string) bool {
+	begins, comment := true, false // of a statement, or of what may be one
+	for i := 0; i < len(sql); i++ {
+		switch c := sql[i]; {
+		case c == '-':
+			comment = true
+		case c == ';' || c == '/' || comment && c == '\n':
+			begins, comment = true, false
+		case !isWord(c):
+			begins = begins && (c == ' ' || c == '\t' || c == '\r' || c == '\n')
+		case i > 0 && isWord(sql[i-1]):
+		case strings.IndexByte("surldpth", c|0x20) < 0:
+			begins = false
+		case begins && hasWord(sql[i:], "set"):
+			return true
+		case slices.ContainsFunc(telling, func(w string) bool { return hasWord(sql[i:], w) }):
+			return true
+		default:
+			begins = false
+		}
+	}
+	return false
+}
+
+// telling are the beginnings of words that note looks for, but for SET.
+var telling = []string{
+	"reset", "listen", "unlisten", "deallocate", "discard", "load", "prepare", "temp", "hold", "pg_advisory_lock", "pg_try_advisory_lock", "set_config",
+}
+
+func hasWord(sql, word string) bool {
+	return len(sql) >= len(word) && strings.EqualFold(sql[:len(word)], word)
+}
+
+// leaves returns the keyword of a statement that leaves something in the session beyond the transaction, or an empty text.
+func leaves(words []string) string {
+	switch word(words, 0) {
+	case "SET":
+		switch word(words, 1) {
+		case "LOCAL", "TRANSACTION", "CONSTRAINTS":
+		default:
+			return "SET"
+		}
+	case "RESET", "LISTEN", "UNLISTEN", "DEALLOCATE", "DISCARD", "LOAD":
+		return words[0]
+	case "PREPARE":
+		if word(words, 1) != "TRANSACTION" {
+			return "PREPARE"
+		}
+	}
+	temporary := false
+	for i, w := range words {
+		switch {
+		case w == "TEMP" || w == "TEMPORARY":
+			before := word(words, i-1)
+			temporary = temporary || before == "CREATE" || before == "LOCAL" || before == "GLOBAL" || before == "INTO" || before == "REPLACE"
+		case w == "DROP" && word(words, i-1) == "COMMIT":
+			temporary = false
+		case w == "HOLD" && word(words, i-1) == "WITH":
+			return "WITH HOLD"
+		case strings.HasPrefix(w, "PG_ADVISORY_LOCK"), strings.HasPrefix(w, "PG_TRY_ADVISORY_LOCK"):
+			return strings.ToLower(w)
+		case w == "SET_CONFIG" && !isLocal(words[i+1:]):
+			return "set_config"
+		}
+	}
+	if temporary {
+		return "TEMPORARY"
+	}
+	return ""
+}
+
+// isLocal reports whether the arguments of set_config that words begin with end with the literal true. The words have the
+// parentheses and commas too.
+func isLocal(words []string) bool {
+	depth := 0
+	for i, w := range words {
+		switch w {
+		case "(":
+			depth++
+		case ")":
+			if depth--; depth <= 0 {
+				return word(words, i-1) == "TRUE" && word(words, i-2) == ","
+			}
+		}
+	}
+	return false
+}
+
+func word(words []string, i int) string {
+	if i < 0 || i >= len(words) {
+		return ""
+	}
+	return words[i]
+}
+
+// statementWords reads the statements of a text: their words in upper case, parentheses and commas, without literals, quoted
+// names and comments (PostgreSQL 17, "Lexical Structure").
+type statementWords struct {
+	sql string
+}
+
+// next returns the words of the next statement, and whether another one follows.
+func (s *statementWords) next() (words []string, more bool) {
+	for s.sql != "" {
+		switch c := s.sql[0]; {
+		case c == ';':
+			s.sql = s.sql[1:]
+			return words, true
+		case strings.HasPrefix(s.sql, "--"):
+			s.skipTo("\n")
+		case strings.HasPrefix(s.sql, "/*"):
+			s.skipComment()
+		case c == '\'':
+			words = append(words, "''")
+			s.skipLiteral(len(words) > 1 && words[len(words)-2] == "E")
+		case c == '"':
+			s.sql = s.sql[1:]
+			s.skipTo(`"`)
+			words = append(words, `""`)
+		case c == '$' && s.skipDollars():
+			words = append(words, "''")
+		case isWord(c):
+			n := 1
+			for n < len(s.sql) && (isWord(s.sql[n]) || s.sql[n] == '$' || s.sql[n] >= '0' && s.sql[n] <= '9') {
+				n++
+			}
+			words = append(words, strings.ToUpper(s.sql[:n]))
+			s.sql = s.sql[n:]
+		case c == '(' || c == ')' || c == ',' || c == '$':
+			words = append(words, string(c))
+			s.sql = s.sql[1:]
+		default:
+			s.sql = s.sql[1:]
+		}
+	}
+	return words, false
+}
+
+func isWord(c byte) bool { return c == '_' || c >= 0x80 || c|0x20 >= 'a' && c|0x20 <= 'z' }
+
+// skipTo skips what is before the next end, and end.
+func (s *statementWords) skipTo(end string) { _, s.sql, _ = strings.Cut(s.sql, end) }
+
+// skipComment skips a comment, in which others may nest.
+func (s *statementWords) skipComment() {
+	depth := 0
+	for s.sql != "" {
+		switch {
+		case strings.HasPrefix(s.sql, "/*"):
+			depth++
+			s.sql = s.sql[2:]
+		case strings.HasPrefix(s.sql, "*/"):
+			s.sql = s.sql[2:]
+			if depth--; depth == 0 {
+				return
+			}
+		default:
+			s.sql = s.sql[1:]
+		}
+	}
+}
+
+// skipLiteral skips a literal. In one with escapes, a backslash hides the next character.
+func (s *statementWords) skipLiteral(escapes bool) {
+	for i := 1; i < len(s.sql); i++ {
+		switch s.sql[i] {
+		case '\\':
+			if escapes {
+				i++
+			}
+		case '\'':
+			s.sql = s.sql[i+1:] // a doubled quote begins another literal
+			return
+		}
+	}
+	s.sql = ""
+}
+
+// skipDollars skips a literal in dollar quotes. It reports false, and skips nothing, if the text does not begin with one.
+func (s *statementWords) skipDollars() bool {
+	n := strings.IndexByte(s.sql[1:], '$') + 1
+	if n == 0 || strings.ContainsFunc(s.sql[1:n], func(r rune) bool { return r < 0x80 && !isWord(byte(r)) && (r < '0' || r > '9') }) ||
+		n > 1 && s.sql[1] >= '0' && s.sql[1] <= '9' {
+		return false
+	}
+	quote := s.sql[:n+1]
+	s.sql = s.sql[n+1:]
+	s.skipTo(quote)
+	return true
+}
