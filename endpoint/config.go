@@ -102,8 +102,9 @@ type Config struct {
 	// successful call are sent. Any other error, or a panic, is logged; the message is then moved, dead-lettered or
 	// discarded without the messages and writes of the call.
 	OnFinalFailure func(ctx context.Context, s *Session, f recoverability.Failure) error
-	// Logger receives the endpoint's log records. If its handler panics, the record is lost, and the first panic is reported
-	// on standard error. Default: [slog.Default].
+	// Logger receives the endpoint's log records. If its handler panics, the record is lost, and the first panic is reported on
+	// standard error. If a call of its handler takes more than 10 s, records are lost until the call returns, and
+	// [Health].Warnings has their number. Default: [slog.Default].
 	Logger *slog.Logger
 	// Instance distinguishes this process from others with the same Name, in leases and logs. Default: machine name and
 	// process id.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/internal/safelog"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -61,6 +62,10 @@ func (e *Endpoint) Health() Health {
 		h.bad("Run is starting")
 	default:
 		live.addTo(&h)
+	}
+	if since, lost, stalled := safelog.Stalled(e.cfg.Logger); stalled {
+		h.Warnings = append(h.Warnings, fmt.Sprintf("the log takes no lines since %s, and %d are lost: what reads it has stopped",
+			since.UTC().Format(time.RFC3339), lost))
 	}
 	h.Ready = len(h.Reasons) == 0
 	return h

@@ -168,3 +168,55 @@ func TestAPanickingLogStopsNothing(t *testing.T) {
 		}
 	})
 }
+
+// fullLog is a log handler behind a full pipe: a call does not return before free is closed.
+type fullLog struct{ free chan struct{} }
+
+func (fullLog) Enabled(context.Context, slog.Level) bool { return true }
+func (l fullLog) WithAttrs([]slog.Attr) slog.Handler     { return l }
+func (l fullLog) WithGroup(string) slog.Handler          { return l }
+
+func (l fullLog) Handle(context.Context, slog.Record) error {
+	<-l.free
+	return nil
+}
+
+// A log that takes nothing costs its lines, and no message. Health says so, and a stop ends.
+func TestAFullLogStopsNothing(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var handled harness.Tally
+		cfg := harness.Sales(broker, endpoint.Handle(func(_ context.Context, _ *endpoint.Session, o harness.PlaceOrder) error {
+			handled.Add(o.ID)
+			if o.ID == "bad" {
+				return errNo
+			}
+			return nil
+		}))
+		log := fullLog{make(chan struct{})}
+		cfg.Logger = slog.New(log)
+		cfg.StopTimeout = 3 * time.Second
+		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.None}
+		r := harness.Start(t, cfg)
+		for range 40 {
+			r.MustSend(harness.PlaceOrder{ID: "bad"})
+		}
+		r.MustSend(harness.PlaceOrder{ID: "good"})
+		pass(time.Minute)
+		if got := len(handled.List()); got != 81 {
+			t.Errorf("%d attempts, want 2 of each bad message and one of the good", got)
+		}
+		if h := r.Health(); !h.Ready || len(h.Warnings) != 1 || !strings.Contains(h.Warnings[0], "the log takes no lines") {
+			t.Errorf("ready: %v, %q, warnings %q", h.Ready, h.Reasons, h.Warnings)
+		}
+		began := time.Now()
+		r.End()
+		if took := time.Since(began); took > 8*time.Second {
+			t.Errorf("the stop took %v", took)
+		}
+		close(log.free)
+		synctest.Wait()
+		if w := r.Health().Warnings; len(w) > 0 {
+			t.Errorf("warnings %q", w)
+		}
+	})
+}

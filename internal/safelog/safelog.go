@@ -1,4 +1,4 @@
-// Package safelog keeps a log handler that panics from ending the process.
+// Package safelog keeps a log handler that panics from ending the process, and a log handler that hangs from stopping its callers.
 package safelog
 
 import (
@@ -9,23 +9,26 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"time"
 )
 
 // New returns a logger that writes to the handler of l. A panic of the handler loses the line. The first panic is reported on
-// standard error, with its stack. A logger that New has returned is returned unchanged.
+// standard error, with its stack. A call of the handler that takes longer than [Patience] is left: until such calls have
+// returned, lines are dropped and counted, see [Stalled]. A logger that New has returned is returned unchanged.
 func New(l *slog.Logger) *slog.Logger { return reportTo(l, os.Stderr) }
 
 func reportTo(l *slog.Logger, out io.Writer) *slog.Logger {
 	if _, safe := l.Handler().(handler); safe {
 		return l
 	}
-	return slog.New(handler{l.Handler(), &report{out: out}})
+	return slog.New(handler{l.Handler(), &report{out: out}, new(stall)})
 }
 
 // handler is a handler of the user's, and what derives from one by WithAttrs and WithGroup.
 type handler struct {
 	users  slog.Handler
 	report *report
+	stall  *stall
 }
 
 // report writes about the first panic.
@@ -54,7 +57,32 @@ func (h handler) Enabled(ctx context.Context, level slog.Level) bool {
 	return h.users.Enabled(ctx, level)
 }
 
+// Handle passes a line on in a goroutine of its own, so that the caller can leave it.
 func (h handler) Handle(ctx context.Context, r slog.Record) error {
+	stalled, ok := h.stall.begin()
+	if !ok {
+		return nil
+	}
+	done := make(chan error, 1)
+	go func() {
+		done <- h.handle(ctx, r)
+		if since, lost := h.stall.end(); lost > 0 {
+			_ = h.handle(ctx, lostLines(since, lost))
+		}
+	}()
+	patience := time.NewTimer(Patience)
+	defer patience.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-stalled:
+	case <-patience.C:
+		h.stall.leave()
+	}
+	return nil
+}
+
+func (h handler) handle(ctx context.Context, r slog.Record) error {
 	defer h.recovered()
 	return h.users.Handle(ctx, r)
 }
@@ -63,12 +91,12 @@ func (h handler) Handle(ctx context.Context, r slog.Record) error {
 func (h handler) WithAttrs(attrs []slog.Attr) (with slog.Handler) {
 	with = h
 	defer h.recovered()
-	return handler{h.users.WithAttrs(attrs), h.report}
+	return handler{h.users.WithAttrs(attrs), h.report, h.stall}
 }
 
 // WithGroup returns h itself if the handler panics.
 func (h handler) WithGroup(name string) (with slog.Handler) {
 	with = h
 	defer h.recovered()
-	return handler{h.users.WithGroup(name), h.report}
+	return handler{h.users.WithGroup(name), h.report, h.stall}
 }
