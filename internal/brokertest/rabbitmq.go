@@ -185,10 +185,8 @@ func deleteNamed(t testing.TB, server, name string) {
 	}
 }
 
-// typeExchange returns the exchange of a message type.
+// typeExchange returns the exchange of a message type that is neither nested nor generic.
 func typeExchange(name string) string {
-	if dot := strings.LastIndexByte(name, '.'); dot >= 0 {
-		return name[:dot] + ":" + name[dot+1:]
-	}
-	return name
+	dot := strings.LastIndexByte(name, '.')
+	return name[:max(0, dot)] + ":" + name[dot+1:]
 }

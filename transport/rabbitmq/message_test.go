@@ -203,20 +203,6 @@ func TestExpirationRoundsUpToMilliseconds(t *testing.T) {
 	}
 }
 
-func TestTypeExchange(t *testing.T) {
-	for name, want := range map[string]string{
-		"Shop.OrderPlaced":           "Shop:OrderPlaced",
-		"Shop.Contracts.OrderPlaced": "Shop.Contracts:OrderPlaced",
-		"OrderPlaced":                "OrderPlaced",
-		"Shop.Batch[Shop.Order]":     "Shop:Batch[Shop.Order]",
-		"":                           "",
-	} {
-		if got := typeExchange(name); got != want {
-			t.Errorf("%q: %q, want %q", name, got, want)
-		}
-	}
-}
-
 // FuzzMessage sends a message through the table of a delivery and back.
 func FuzzMessage(f *testing.F) {
 	f.Add("id", "name", "value", []byte("bytes"), int64(1), 0.5, int64(0), []byte("body"))

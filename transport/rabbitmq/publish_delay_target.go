@@ -20,6 +20,7 @@ const (
 // delayTarget is a destination of delayed messages.
 type delayTarget struct {
 	destination string
+	types       []string // of a publish; nil for a queue
 	// bind binds the destination to an exchange by a key.
 	bind func(ch *amqp.Channel, key, exchange string) error
 }
@@ -52,14 +53,14 @@ func (t delayTarget) bindDirectly(ch *amqp.Channel) error {
 }
 
 func queueTarget(queue string) delayTarget {
-	return delayTarget{queueDestination + queue, func(ch *amqp.Channel, key, exchange string) error {
+	return delayTarget{queueDestination + queue, nil, func(ch *amqp.Channel, key, exchange string) error {
 		return bindQueue(queue, key, exchange)(ch)
 	}}
 }
 
 func (c *schema) typeTarget(types []string) delayTarget {
 	to, typesKey := c.topology.address(types)
-	return delayTarget{typeDestination + cmp.Or(typesKey, to), func(ch *amqp.Channel, key, exchange string) error {
+	return delayTarget{typeDestination + cmp.Or(typesKey, to), types, func(ch *amqp.Channel, key, exchange string) error {
 		if err := c.declareTypes(types)(ch); err != nil {
 			return err
 		}
@@ -100,6 +101,9 @@ func (b *batch) bindDelay(ctx context.Context, to delayTarget) (in string, err e
 // then delays the messages for others.
 func (c *schema) bindDelay(ctx context.Context, to delayTarget) (in string, err error) {
 	refused := c.onChannel(ctx, to.declareRelay)
+	if refused == nil {
+		return to.relayed(), unlessRefused(c.bindFormer(ctx, to.types))
+	}
 	if !isCode(refused, amqp.AccessRefused) {
 		return to.relayed(), refused
 	}

@@ -14,6 +14,8 @@ type standIn struct {
 	url string
 	// published has the queue of each message that arrives on a channel with confirms, in order.
 	published chan string
+	// topology answers declarations and routes messages; nil leaves both unanswered.
+	topology *standInTopology
 
 	mu     sync.Mutex // guards the rest
 	silent map[string]bool
@@ -167,6 +169,10 @@ func (c *standInConn) serve() {
 			if !c.publish(channel, payload) {
 				return
 			}
+		default:
+			if c.broker.topology != nil && !c.broker.topology.answer(c, channel, payload) {
+				return
+			}
 		}
 	}
 }
@@ -194,6 +200,9 @@ func (c *standInConn) publish(channel uint16, payload []byte) bool {
 	c.tags[channel]++
 	p.tag = c.tags[channel]
 	b := c.broker
+	if b.topology != nil {
+		b.topology.route(string(payload[7:7+exchange]), p.queue)
+	}
 	b.mu.Lock()
 	silent := b.silent[p.queue]
 	if silent {

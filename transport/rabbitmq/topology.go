@@ -21,6 +21,8 @@ type topology interface {
 	// first before all others; the others are its base types.
 	forQueue(name string) []part
 	forTypes(types []string) []part
+	// former returns the exchange of a type in older versions; "" if it has not changed.
+	former(name string) string
 
 	subscribe(ch *amqp.Channel, queue, name string) error
 	unsubscribe(ch *amqp.Channel, queue, name string) error
@@ -73,6 +75,9 @@ func (c *schema) install(ctx context.Context, plan transport.Plan) error {
 	}
 	for _, types := range plan.Types {
 		if err := c.onChannel(ctx, c.declareTypes(types)); err != nil {
+			return err
+		}
+		if err := c.installFormer(ctx, types); err != nil {
 			return err
 		}
 	}
@@ -141,6 +146,9 @@ func (c *schema) Unsubscribe(ctx context.Context, queue string, types []string) 
 		if err != nil && !isCode(err, amqp.NotFound) {
 			return err
 		}
+		if err := c.unsubscribeFormer(ctx, queue, name); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -159,6 +167,9 @@ func (c *schema) declareTypes(types []string) func(*amqp.Channel) error {
 // ensureTypes is declareTypes. Without the right to declare, the exchange of the first type has to exist.
 func (c *schema) ensureTypes(ctx context.Context, types []string) error {
 	refused := c.onChannel(ctx, c.declareTypes(types))
+	if refused == nil {
+		return unlessRefused(c.bindFormer(ctx, types))
+	}
 	if !isCode(refused, amqp.AccessRefused) {
 		return refused
 	}

@@ -10,16 +10,36 @@ import (
 // bound to those of its base types, and one for each queue, which a subscription binds to that of a type.
 type conventional struct{}
 
-// typeExchange returns the exchange of a type as NServiceBus names it: "Namespace:Name", split at the last dot.
+// typeExchange returns the exchange of a type as NServiceBus names it: "Namespace:Name". The namespace of a nested type,
+// "Namespace.Outer+Name", is that of its outermost type, and the arguments of a generic type, "Namespace.Name`1[[...]]",
+// are not part of the name.
 func typeExchange(name string) string {
-	plain, _, _ := strings.Cut(name, "[") // the arguments of a generic type have dots too
-	if dot := strings.LastIndexByte(plain, '.'); dot >= 0 {
-		return name[:dot] + ":" + name[dot+1:]
+	name, _, _ = strings.Cut(name, "[")
+	outermost, _, _ := strings.Cut(name, "+")
+	namespace := outermost[:max(0, strings.LastIndexByte(outermost, '.'))]
+	if i := strings.LastIndexAny(name, "+"); i >= 0 {
+		return namespace + ":" + name[i+1:]
 	}
-	return name
+	return namespace + ":" + name[strings.LastIndexByte(name, '.')+1:]
+}
+
+// formerExchange returns the exchange of a type as older versions of this package named it, and "" where the name is the
+// same.
+func formerExchange(name string) string {
+	former := name
+	plain, _, _ := strings.Cut(name, "[")
+	if dot := strings.LastIndexByte(plain, '.'); dot >= 0 {
+		former = name[:dot] + ":" + name[dot+1:]
+	}
+	if former == typeExchange(name) {
+		return ""
+	}
+	return former
 }
 
 func (conventional) address(types []string) (exchange, key string) { return typeExchange(types[0]), "" }
+
+func (conventional) former(name string) string { return formerExchange(name) }
 
 func (conventional) forQueue(name string) []part {
 	return []part{{name: name, exchange: amqp.ExchangeFanout, bind: bindQueue(name, "", name)}}

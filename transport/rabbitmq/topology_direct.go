@@ -25,6 +25,8 @@ func (d direct) address(types []string) (exchange, key string) {
 	return d.exchange, strings.Join(words, ".")
 }
 
+func (direct) former(string) string { return "" }
+
 // forQueue returns the exchange that subscriptions bind the queue to.
 func (d direct) forQueue(string) []part { return d.forTypes(nil) }
 

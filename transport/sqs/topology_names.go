@@ -3,10 +3,12 @@ package sqs
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf16"
 
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -47,13 +49,13 @@ func queueName(prefix, address string) (string, error) {
 }
 
 // topicName returns the name of the topic of a message type, as NServiceBus names it: without the assembly, which
-// follows a comma.
+// follows a comma. The commas in the arguments of a generic type are part of the name.
 func topicName(prefix, messageType string) (string, error) {
-	full, _, _ := strings.Cut(messageType, ",")
-	full = strings.TrimSpace(full)
-	if full == "" {
+	names := slices.Collect(header.TypeNames(messageType))
+	if len(names) == 0 {
 		return "", errors.New("sqs: a message type has no name")
 	}
+	full := names[0]
 	name, err := awsName(prefix+full, "", longestTopic)
 	if err != nil {
 		return "", fmt.Errorf("sqs: topic of %q: %w", full, err)

@@ -37,6 +37,8 @@ func TestTopicsAreCalledAsNServiceBusCallsThem(t *testing.T) {
 		{"", "Shop.Orders.Placed", "Shop-Orders-Placed"},
 		{"test-", "Shop.Orders+Placed", "test-Shop-Orders-Placed"},
 		{"", "Shop.Placed, Shop.Messages, Version=1.0.0.0", "Shop-Placed"},
+		{"", "OrderPlaced", "OrderPlaced"},
+		{"", "Shop.Changed`1[[Shop.Order, Shop, Version=1.0]], Shop", "Shop-Changed-1--Shop-Order--Shop--Version-1-0--"},
 		{"test-", "test-Shop", "test-test-Shop"},
 		{"", strings.Repeat("x", 256), strings.Repeat("x", 256)},
 	} {
