@@ -24,6 +24,9 @@ import (
 func (c *conn) Install(ctx context.Context, plan transport.Plan) (err error) {
 	defer c.forgetDenials()
 	defer func() { err = c.orClosed(err) }()
+	if err := c.checkNames(plan); err != nil {
+		return err
+	}
 	ctx, cancel := joined(ctx, c.ctx)
 	defer cancel()
 	for _, q := range plan.Queues {
@@ -39,6 +42,21 @@ func (c *conn) Install(ctx context.Context, plan transport.Plan) (err error) {
 	for _, topic := range c.published(plan.Types) {
 		if err := c.installTopic(ctx, topic); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// checkNames fails if a topic of the plan has the name of a queue: queues and topics share one set of names, which does not
+// distinguish letters by case, and the events would be sent to the queue.
+func (c *conn) checkNames(plan transport.Plan) error {
+	for _, topic := range c.published(plan.Types) {
+		path := c.naming.path(topic)
+		for _, q := range plan.Queues {
+			if strings.EqualFold(c.naming.path(q.Name), path) {
+				return fmt.Errorf("asb: the topic %q of an event has the name of the queue %q: use another name for the queue, or "+
+					"another topic by Topology.PublishTo", topic, q.Name)
+			}
 		}
 	}
 	return nil

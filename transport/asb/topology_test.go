@@ -187,3 +187,19 @@ func TestABaseTypeGetsDerivedEvents(t *testing.T) {
 		t.Errorf("handled %v and %d more", all, len(got))
 	}
 }
+
+// Queues and topics share one set of names.
+func TestInstallRefusesATopicWithTheNameOfAQueue(t *testing.T) {
+	c := open(t, on(brokertest.OwnServiceBus(t)))
+	for _, queue := range []transport.Queue{{Name: "payment"}, {Name: "Payment", Shared: true}} {
+		plan := transport.Plan{Queues: []transport.Queue{{Name: "sales"}, queue}, Types: [][]string{{"payment"}}}
+		err := c.(transport.Installer).Install(within(t), plan)
+		if err == nil || !strings.Contains(err.Error(), "has the name of the queue") {
+			t.Errorf("queue %q: %v", queue.Name, err)
+		}
+	}
+	plan := transport.Plan{Queues: []transport.Queue{{Name: "payment"}}, Types: [][]string{{"Shop.payment"}}}
+	if err := c.(transport.Installer).Install(within(t), plan); err != nil {
+		t.Error(err)
+	}
+}

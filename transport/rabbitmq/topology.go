@@ -57,6 +57,9 @@ func advised(err error) error {
 }
 
 func (c *schema) install(ctx context.Context, plan transport.Plan) error {
+	if err := c.checkNames(plan); err != nil {
+		return err
+	}
 	if err := c.installDeadLetters(ctx, plan.Queues); err != nil {
 		return err
 	}

@@ -30,6 +30,9 @@ const (
 // Install implements [transport.Installer]. It creates the queues of the plan, their delay queues, the endpoint's
 // dead-letter queue, and the topics of the types.
 func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
+	if err := c.checkNames(plan.Queues); err != nil {
+		return err
+	}
 	redrive, err := c.installDeadLetters(ctx, plan.Queues)
 	if err != nil {
 		return err
@@ -59,6 +62,24 @@ func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 		if _, err := c.createTopicOf(ctx, typeName); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// checkNames fails if queues for different purposes have one name at SQS, in which other characters than letters, digits,
+// "-" and "_" are "-", or if one is the dead-letter queue of the endpoint.
+func (c *conn) checkNames(queues []transport.Queue) error {
+	purposes := make(map[string]transport.Queue)
+	for _, q := range queues {
+		name := c.Address(q.Name)
+		if c.hasDeadLetters(queues) && name == c.Address(c.endpoint+DeadLettersSuffix) {
+			return fmt.Errorf("sqs: queue %q is %q at SQS, the endpoint's dead-letter queue: use another name", q.Name, name)
+		}
+		other, ok := purposes[name]
+		if ok && (other.Shared != q.Shared || other.Counted != q.Counted) {
+			return fmt.Errorf("sqs: the queues %q and %q are both %q at SQS: use another name for one of them", other.Name, q.Name, name)
+		}
+		purposes[name] = q
 	}
 	return nil
 }

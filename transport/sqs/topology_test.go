@@ -381,3 +381,22 @@ func receiveAll(t *testing.T, c transport.Conn, queue string, n int) (ids []stri
 		}
 	}
 }
+
+// At SQS the names sales.quarantine and sales-quarantine are one.
+func TestInstallRefusesOneNameForTwoPurposes(t *testing.T) {
+	c := open(t, at(brokertest.SQS(t), false), "sales")
+	for _, test := range []struct {
+		other transport.Queue
+		want  string
+	}{
+		{transport.Queue{Name: "sales-quarantine"}, "are both"},
+		{transport.Queue{Name: "sales", Shared: true}, "are both"},
+		{transport.Queue{Name: "sales.dead-letters", Shared: true}, "dead-letter queue"},
+	} {
+		plan := transport.Plan{Queues: []transport.Queue{{Name: "sales"}, {Name: "sales.quarantine", Counted: true}, test.other}}
+		err := c.(transport.Installer).Install(t.Context(), plan)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("queue %q: %v, want %q", test.other.Name, err, test.want)
+		}
+	}
+}
