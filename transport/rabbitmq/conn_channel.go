@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync/atomic"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/goroutines"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -21,39 +18,35 @@ type channels struct {
 	tasks     goroutines.Group
 }
 
-// openTries is the number of attempts to open a channel. The client library closes a connection over a late answer for a
-// channel that it has closed, as when a queue is deleted that has consumers.
-const openTries = 5
-
-// onChannel runs f with a channel of its own on the receiving connection. A refused declaration closes the channel. If the
-// connection ends before f is called, onChannel tries again on the next connection.
-func (c *channels) onChannel(ctx context.Context, f func(*amqp.Channel) error) error {
-	pause := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
-	for try := 1; ; try++ {
+// request calls f with the receiving connection, for a request that has the same effect if it is made twice. It calls f
+// again, if need be on the next connection, as long as the failure is momentary.
+func (c *channels) request(ctx context.Context, f func(*receiveConn) error) error {
+	var again repetition
+	failed := false
+	for {
 		in, err := c.receiving.await(ctx)
-		if err != nil {
-			return err
+		if err == nil {
+			err = c.call(ctx, func() error { return f(in) })
+			if !isMomentary(err, in.brokerConn) {
+				return err
+			}
+			failed = true
 		}
-		var called atomic.Bool
-		err = c.call(ctx, func() error {
-			return withChannel(in.brokerConn, func(ch *amqp.Channel) error {
-				called.Store(true)
-				return f(ch)
-			})
-		})
-		if err == nil || called.Load() || try == openTries || errors.Is(err, transport.ErrClosed) || pause.Wait(ctx) != nil {
+		if !failed || errors.Is(err, transport.ErrClosed) || !again.again(ctx) {
 			return err
 		}
 	}
 }
 
+// onChannel runs f as a request with a channel of its own on the receiving connection. A refused declaration closes the
+// channel.
+func (c *channels) onChannel(ctx context.Context, f func(*amqp.Channel) error) error {
+	return c.request(ctx, func(in *receiveConn) error { return withChannel(in.brokerConn, f) })
+}
+
 // ask is onChannel with a channel that is kept, for frequent questions.
 func (c *channels) ask(ctx context.Context, f func(*amqp.Channel) error) error {
-	in, err := c.receiving.await(ctx)
-	if err != nil {
-		return err
-	}
-	return c.call(ctx, func() (err error) {
+	return c.request(ctx, func(in *receiveConn) (err error) {
 		in.asking.Lock()
 		defer in.asking.Unlock()
 		if in.asked == nil || in.asked.IsClosed() { // by a refusal

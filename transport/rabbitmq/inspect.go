@@ -28,7 +28,8 @@ func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.Queue
 	return stats, nil
 }
 
-// Purge implements [transport.Purger]. The user needs the right to read the queue.
+// Purge implements [transport.Purger]. The user needs the right to read the queue. If the connection ends before the answer,
+// the number leaves out the messages that were removed before.
 func (c *conn) Purge(ctx context.Context, queue string) (int64, error) {
 	if _, err := c.lookAt(ctx, queue); err != nil {
 		return 0, err
@@ -36,7 +37,9 @@ func (c *conn) Purge(ctx context.Context, queue string) (int64, error) {
 	purged := make(chan int, 1) // the request may outlast ctx
 	err := c.onChannel(ctx, func(ch *amqp.Channel) error {
 		n, err := ch.QueuePurge(queue, false)
-		purged <- n
+		if err == nil {
+			purged <- n
+		}
 		return wrap(err, "purge queue %q", queue)
 	})
 	if err != nil {

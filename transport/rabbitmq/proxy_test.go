@@ -32,3 +32,19 @@ func TestAnInstallationOutlastsALostConnection(t *testing.T) {
 	}
 	must(t, dispatch(c, send1(queue, message("a", "x"))))
 }
+
+// A declaration whose connection ends before the answer is repeated, whether or not the broker has carried it out.
+func TestADeclarationOutlastsALostAnswer(t *testing.T) {
+	t.Parallel()
+	url := brokertest.RabbitMQ(t)
+	proxy := newProxy(t, url)
+	c := open(t, proxy.URL(t, url), nil)
+	const queueDeclare = "\x00\x32\x00\x0a" // class 50, method 10 (AMQP 0-9-1)
+	proxy.CutAtAnswer(queueDeclare, 2)
+	before := proxy.Connections()
+	queue := install(t, c, "orders")
+	if n := proxy.Connections() - before; n < 2 {
+		t.Fatalf("%d connections were cut", n)
+	}
+	must(t, dispatch(c, send1(queue, message("a", "x"))))
+}

@@ -107,11 +107,16 @@ func (r *receiver) run(first chan<- error) {
 
 // open opens a channel when both connections are open: handlers that cannot send would only use attempts up.
 func (r *receiver) open(ctx context.Context) (*channel, error) {
+	var again repetition
 	for !r.stopped() {
 		in, changedIn, err := r.conn.receiving.now()
 		_, changedOut, errOut := r.conn.publishing.now()
 		if err == nil && errOut == nil {
-			return openChannel(in.brokerConn, r)
+			ch, err := openChannel(in.brokerConn, r)
+			if isMomentary(err, in.brokerConn) && again.again(ctx) {
+				continue
+			}
+			return ch, err
 		}
 		r.use(nil, cmp.Or(err, errOut))
 		select {

@@ -38,7 +38,7 @@ type channel struct {
 func openChannel(conn *brokerConn, r *receiver) (*channel, error) {
 	ch, err := conn.Channel()
 	if err != nil {
-		return nil, fmt.Errorf("rabbitmq: receive from %q: %w", r.queue, plain(err))
+		return nil, wrap(err, "receive from %q", r.queue)
 	}
 	c := &channel{
 		receiver:  r,

@@ -129,7 +129,7 @@ func (c *standInConn) serve() {
 	const tune = "\x00\xff\x00\x02\x00\x00\x00\x00"
 	const (
 		startOK, tuneOK, open, closing = 10<<16 | 11, 10<<16 | 31, 10<<16 | 40, 10<<16 | 50
-		channelOpen, channelClose      = 20<<16 | 10, 20<<16 | 40
+		channelClose                   = 20<<16 | 40
 		publish, confirmSelect         = 60<<16 | 40, 85<<16 | 10
 		txSelect, txCommit, txRollback = 90<<16 | 10, 90<<16 | 20, 90<<16 | 30
 	)
@@ -158,6 +158,9 @@ func (c *standInConn) serve() {
 		case open:
 			ok(0)
 		case channelOpen:
+			if c.broker.topology != nil && !c.broker.topology.opens(c, channel) {
+				return
+			}
 			ok(0, 0, 0, 0)
 		case confirmSelect:
 			c.tags[channel] = 0

@@ -25,6 +25,7 @@ type standInBinding struct {
 
 // Methods of AMQP 0-9-1.
 const (
+	channelOpen                     = 20<<16 | 10
 	exchangeDeclare, exchangeDelete = 40<<16 | 10, 40<<16 | 20
 	exchangeBind, exchangeUnbind    = 40<<16 | 30, 40<<16 | 40
 	queueDeclare, queueDelete       = 50<<16 | 10, 50<<16 | 40
@@ -44,6 +45,18 @@ func (a *standInArguments) text() string {
 	s := string(a.rest[1 : 1+n])
 	a.rest = a.rest[1+n:]
 	return s
+}
+
+// opens answers a request for a channel that is refused. It reports whether the connection lives.
+func (s *standInTopology) opens(c *standInConn, channel uint16) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refuse != nil {
+		if code, text := s.refuse(channelOpen, ""); code != 0 {
+			return c.refuse(channel, code, text, 20, 10)
+		}
+	}
+	return true
 }
 
 // answer reports whether the connection lives.
