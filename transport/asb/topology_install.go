@@ -84,6 +84,9 @@ func (c *conn) installQueue(ctx context.Context, q transport.Queue) error {
 		func() (admin.CreateQueueResponse, error) {
 			return c.admin.CreateQueue(ctx, path, &admin.CreateQueueOptions{Properties: p})
 		})
+	if found != nil && found.LockDuration == nil && found.Status == nil { // the client reads no property of another entity
+		return fmt.Errorf("asb: install queue %q: a topic has that name: use another name for the queue", q.Name)
+	}
 	if found != nil {
 		c.compare(ctx, q, &found.QueueProperties)
 	}
@@ -172,11 +175,14 @@ func (c *conn) installTopic(ctx context.Context, name string) error {
 	if c.ns.Partitioned {
 		p.EnablePartitioning = new(true)
 	}
-	_, err = ensure(ctx, c, nil, &p.MaxSizeInMegabytes,
+	found, err := ensure(ctx, c, nil, &p.MaxSizeInMegabytes,
 		func() (*admin.GetTopicResponse, error) { return c.admin.GetTopic(ctx, path, nil) },
 		func() (admin.CreateTopicResponse, error) {
 			return c.admin.CreateTopic(ctx, path, &admin.CreateTopicOptions{Properties: p})
 		})
+	if found != nil && found.MaxSizeInMegabytes == nil && found.Status == nil { // the client reads no property of another entity
+		return fmt.Errorf("asb: install topic %q: a queue has that name: use another topic by Topology.PublishTo", name)
+	}
 	if unmanageable(err) {
 		return nil // a missing topic has no subscribers
 	}

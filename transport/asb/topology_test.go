@@ -203,3 +203,28 @@ func TestInstallRefusesATopicWithTheNameOfAQueue(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The queue or the topic of another endpoint may have the name.
+func TestInstallRefusesAnEntityOfAnotherKind(t *testing.T) {
+	c := open(t, on(brokertest.OwnServiceBus(t)))
+	queue := transport.Plan{Queues: []transport.Queue{{Name: "payment"}}}
+	topic := transport.Plan{Types: [][]string{{"paid"}}}
+	for range 2 {
+		for _, plan := range []transport.Plan{queue, topic} {
+			if err := c.(transport.Installer).Install(within(t), plan); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	queue.Queues[0].Name, topic.Types[0][0] = "paid", "payment"
+	for want, plan := range map[string]transport.Plan{`"paid": a topic has that name`: queue, `"payment": a queue has that name`: topic} {
+		err := c.(transport.Installer).Install(within(t), plan)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	err := c.(transport.Subscriber).Subscribe(within(t), "payment", []string{"payment"})
+	if err == nil || !strings.Contains(err.Error(), "a queue has that name") {
+		t.Errorf("Subscribe: %v", err)
+	}
+}
