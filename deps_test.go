@@ -33,7 +33,7 @@ type rule struct {
 var rules = []rule{
 	{of: "."},
 	{of: "header"},
-	{of: "serialization", ours: []string{"header", "internal/strictjson"}},
+	{of: "serialization", ours: []string{"header", "internal/jsonloss", "internal/strictjson"}},
 	{of: "serialization/*", ours: []string{"serialization"}},
 	{of: "resilience"},
 
@@ -61,7 +61,7 @@ var rules = []rule{
 	{of: "endpoint/internal/held"},
 	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},
-	{of: "saga", ours: append([]string{"internal/jsonmembers", "internal/stateful", "internal/strictjson", "internal/uuid", "recoverability"}, aboveEndpoint...)},
+	{of: "saga", ours: append([]string{"internal/jsonloss", "internal/jsonmembers", "internal/stateful", "internal/strictjson", "internal/uuid", "recoverability"}, aboveEndpoint...)},
 	{of: "schedule", ours: append([]string{"internal/*", "recoverability", "saga", "schedule/internal/*"}, aboveEndpoint...)},
 	{of: "servicecontrol", ours: append([]string{"internal/safelog", "saga"}, aboveEndpoint...)},
 	{

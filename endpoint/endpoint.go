@@ -64,7 +64,7 @@ func New(cfg Config) (*Endpoint, error) {
 	e.failures = failurelog.New(max(memory.Messages, 8*cfg.Concurrency), memory.Bytes)
 	e.limits = throttle.New(cfg.Recoverability.RateLimit, types.names())
 	e.host = cfg.Host.in(cfg.Name)
-	if err := errors.Join(err, terr, e.compose()); err != nil {
+	if err := errors.Join(err, terr, e.checkBodies(), e.compose()); err != nil {
 		return nil, fmt.Errorf("endpoint %q: invalid configuration: %w", cfg.Name, err)
 	}
 	return e, nil

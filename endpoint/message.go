@@ -32,7 +32,8 @@ func (k messageKind) String() string { return [...]string{"command", "event", "r
 
 // Command registers M, a struct, as a message that is sent to one endpoint. Name is its full name in headers, such as
 // "Shop.ShipOrder"; bases are the names of its base types, nearest first. A handler of a base type handles M too: the
-// body is read into the struct of the base type.
+// body is read into the struct of the base type. If [serialization.JSON] writes the messages of the endpoint, M must be a
+// type that JSON stores completely, as described in docs/configuration.md.
 func Command[M any](name string, bases ...string) Message {
 	return newMessage[M](kindCommand, name, bases)
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -96,5 +97,29 @@ func TestMistakesInSerializersAreReportedTogether(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)
 		}
+	}
+}
+
+type (
+	price  struct{ amount int }
+	priced struct {
+		Lines map[string][]price
+		At    time.Time
+	}
+)
+
+// New refuses messages that JSON stores in part, if JSON is the serializer that writes.
+func TestNewRefusesMessagesThatJSONLoses(t *testing.T) {
+	_ = price{}.amount
+	cfg := harness.Sales(&inmemory.Transport{})
+	cfg.Messages = append(cfg.Messages, endpoint.Event[priced]("Shop.Priced"))
+	_, err := endpoint.New(cfg)
+	want := "message endpoint_test.priced is not sent completely: JSON loses endpoint_test.priced.Lines[][].amount: the field is not exported"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("New: %v\nwant %q", err, want)
+	}
+	cfg.Serializers = []serialization.Serializer{xmlSerializer{"text/xml"}, serialization.JSON}
+	if _, err := endpoint.New(cfg); err != nil {
+		t.Errorf("a message that another serializer writes is refused: %v", err)
 	}
 }

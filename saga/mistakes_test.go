@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/saga"
@@ -59,8 +60,8 @@ func TestMistakesAreErrorsOfNew(t *testing.T) {
 		"an Upgrade left out":    {orders().Upgrade(2, upgrade).Upgrade(4, upgrade).Handlers(), "Upgrade(4): the next version is 3"},
 		"a nil Upgrade":          {orders().Upgrade(2, nil).Handlers(), "Upgrade(2): the function is nil"},
 		"a pointer as state":     {saga.New("a", saga.Start(placeOrder.key, func(context.Context, *saga.Context[*order], placeOrder) error { return nil })).Handlers(), "its state is a *saga_test.order"},
-		"a state that is hidden": {saga.New("a", saga.Start(placeOrder.key, func(context.Context, *saga.Context[hidden], placeOrder) error { return nil })).Handlers(), "the field secret of its state saga_test.hidden is not exported"},
-		"a state without JSON":   {saga.New("a", saga.Start(placeOrder.key, func(context.Context, *saga.Context[chan int], placeOrder) error { return nil })).Handlers(), "cannot be stored as JSON"},
+		"a state that is hidden": {saga.New("a", saga.Start(placeOrder.key, func(context.Context, *saga.Context[hidden], placeOrder) error { return nil })).Handlers(), "JSON loses saga_test.hidden.secret: the field is not exported"},
+		"a state without JSON":   {saga.New("a", saga.Start(placeOrder.key, func(context.Context, *saga.Context[chan int], placeOrder) error { return nil })).Handlers(), "encoding/json has no text for a chan int"},
 		"an unknown message":     {saga.New("a", saga.Start(func(struct{ X int }) string { return "" }, func(context.Context, *orderContext, struct{ X int }) error { return nil })).Handlers(), "not registered"},
 		"several, together":      {saga.New("", start, start, nil).Handlers(), "step 2 is nil"},
 	} {
@@ -83,4 +84,40 @@ func TestASagaNeedsADatabase(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "set Outbox, or Transactions to SendsAtomicWithReceive") {
 		t.Errorf("New: %v", err)
 	}
+}
+
+// The parts of a state that JSON loses are mistakes at any depth.
+func TestLostPartsOfAStateAreErrorsOfNew(t *testing.T) {
+	type (
+		money   struct{ amount int }
+		part    struct{ ID string }
+		other   struct{ ID string }
+		stamped struct {
+			time.Time
+			Note string
+		}
+	)
+	_ = money{}.amount
+	for want, handlers := range map[string][]endpoint.Handler{
+		"stamped.Note: saga_test.stamped has the method MarshalJSON from its embedded field Time": stateOf[stamped](),
+		".Lines[].amount: the field is not exported":                                              stateOf[struct{ Lines []money }](),
+		".part.ID: another field has the same name": stateOf[struct {
+			part
+			other
+		}](),
+		".Extra: the type behind an interface is not stored":         stateOf[struct{ Extra any }](),
+		".Err: encoding/json cannot decode into the interface error": stateOf[struct{ Err error }](),
+	} {
+		_, err := endpoint.New(endpoint.Config{
+			Name: "sales", Transport: &inmemory.Transport{}, Outbox: &inmemory.Transport{}, Messages: messages, Handlers: handlers,
+		})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New: %v\nwant %q", err, want)
+		}
+	}
+}
+
+// stateOf returns the handlers of a saga with the state S.
+func stateOf[S any]() []endpoint.Handler {
+	return saga.New("a", saga.Start(placeOrder.key, func(context.Context, *saga.Context[S], placeOrder) error { return nil })).Handlers()
 }

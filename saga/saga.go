@@ -29,8 +29,8 @@ const defaultStateLimit = 1 << 20
 // New returns a saga with the steps, of which at least one is a [Start]. The name is stored with each instance: it must be
 // unique in the endpoint, and keep its value. Mistakes are errors of [endpoint.New].
 //
-// S is the state of an instance, and stored as JSON: a struct with exported fields, as a rule. Members of a stored state that S
-// has no field for, because a newer program has written them, are kept.
+// S is the state of an instance, and stored as JSON, which must store it completely: a struct with exported fields, as a rule.
+// Members of a stored state that S has no field for, because a newer program has written them, are kept.
 func New[S any](name string, steps ...Step[S]) *Saga[S] {
 	s := &Saga[S]{name: name, stateLimit: defaultStateLimit, members: jsonmembers.Of(reflect.TypeFor[S]())}
 	for i, given := range steps {

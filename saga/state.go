@@ -2,12 +2,11 @@ package saga
 
 import (
 	"bytes"
-	"encoding"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"reflect"
 
+	"github.com/holdfast-go/holdfast/internal/jsonloss"
 	"github.com/holdfast-go/holdfast/internal/strictjson"
 )
 
@@ -79,26 +78,8 @@ func checkState[S any]() error {
 		return fmt.Errorf("its state is a %v: use the type of the value, such as a struct", t)
 	default:
 	}
-	var zero S
-	text, err := json.Marshal(&zero)
-	if err == nil {
-		err = json.Unmarshal(text, &zero)
+	if err := jsonloss.Check(t); err != nil {
+		return fmt.Errorf("its state is not stored completely: %w", err)
 	}
-	if err != nil {
-		return fmt.Errorf("its state %v cannot be stored as JSON: %w", t, err)
-	}
-	if t.Kind() != reflect.Struct || encodesItself(reflect.PointerTo(t)) {
-		return nil
-	}
-	var errs []error
-	for i := range t.NumField() {
-		if f := t.Field(i); !f.IsExported() && !f.Anonymous && f.Name != "_" {
-			errs = append(errs, fmt.Errorf("the field %s of its state %v is not exported: JSON does not store it", f.Name, t))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func encodesItself(t reflect.Type) bool {
-	return t.Implements(reflect.TypeFor[json.Marshaler]()) || t.Implements(reflect.TypeFor[encoding.TextMarshaler]())
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -145,8 +146,8 @@ func TestAStateIsLimited(t *testing.T) {
 // A value that JSON cannot hold is a failure.
 func TestAStateThatCannotBeStoredFailsTheMessage(t *testing.T) {
 	inEachMode(t, func(t *testing.T, s *shop) {
-		odd := func(_ context.Context, c *saga.Context[map[string]any], _ placeOrder) error {
-			c.State = map[string]any{"f": func() {}}
+		odd := func(_ context.Context, c *saga.Context[map[string]float64], _ placeOrder) error {
+			c.State = map[string]float64{"f": math.NaN()}
 			return nil
 		}
 		s.start(saga.New("orders", saga.Start(placeOrder.key, odd)).Handlers()...)

@@ -199,6 +199,9 @@ func TestAnUnknownJobIsNoError(t *testing.T) {
 	})
 }
 
+// untold has a field that JSON does not store.
+type untold struct{ secret int }
+
 func TestMistakesAreErrorsOfNew(t *testing.T) {
 	message := buildReport{}
 	for want, given := range map[string]schedule.Schedule{
@@ -217,6 +220,7 @@ func TestMistakesAreErrorsOfNew(t *testing.T) {
 		"Zone is for Cron":       {Name: "a", Every: time.Minute, Zone: "Europe/Berlin", Message: message},
 		"Missed(7)":              {Name: "a", Every: time.Minute, Message: message, Missed: 7},
 		"Overlap(7)":             {Name: "a", Every: time.Minute, Message: message, Overlap: 7},
+		"untold.secret: the":     {Name: "a", Every: time.Minute, Message: &untold{secret: 1}},
 		"two schedules have tha": {Name: "twice", Every: time.Minute, Message: message},
 	} {
 		_, err := schedule.New(schedule.Config{Schedules: []schedule.Schedule{

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/internal/cron"
+	"github.com/holdfast-go/holdfast/internal/jsonloss"
 	"github.com/holdfast-go/holdfast/internal/strictjson"
 )
 
@@ -31,7 +32,8 @@ type Schedule struct {
 	// After is the time, at least a second, from the end of a run to the next one. The first is that time after the schedule
 	// was first seen.
 	After time.Duration
-	// Message is sent at each time: a value of a registered command, which must not be changed.
+	// Message is sent at each time: a value of a registered command, which must not be changed. JSON must store its type
+	// completely.
 	Message any
 	// Missed is what happens to occurrences that were missed. Default: RunOnce.
 	Missed Missed
@@ -114,6 +116,8 @@ func (s *Schedule) validate() error {
 	}
 	if t := reflect.TypeOf(s.Message); t == nil || t.Kind() == reflect.Pointer && reflect.ValueOf(s.Message).IsNil() {
 		bad("Message is nil")
+	} else if err := jsonloss.Check(structOf(t)); err != nil {
+		bad("Message is not sent completely: %w", err)
 	}
 	if s.Missed < RunOnce || s.Missed > CatchUp {
 		bad("Missed is %v: use RunOnce, SkipMissed or CatchUp", s.Missed)

@@ -122,12 +122,14 @@ func (s *Scheduler) storeOf(ctx context.Context, session *endpoint.Session) (job
 }
 
 // typeOf returns the name of the Go type of a message.
-func typeOf(m any) string {
-	t := reflect.TypeOf(m)
+func typeOf(m any) string { return structOf(reflect.TypeOf(m)).String() }
+
+// structOf returns the type that a pointer type points to, or t.
+func structOf(t reflect.Type) reflect.Type {
 	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
+		return t.Elem()
 	}
-	return t.String()
+	return t
 }
 
 // plansOf is the kind of the records of plans.

@@ -5,7 +5,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"sync"
 
+	"github.com/holdfast-go/holdfast/internal/jsonloss"
 	"github.com/holdfast-go/holdfast/internal/strictjson"
 )
 
@@ -42,7 +45,7 @@ var null = []byte("null")
 func (jsonSerializer) ContentType() string { return "application/json" }
 
 func (jsonSerializer) Marshal(v any) ([]byte, error) {
-	body, err := json.Marshal(v)
+	body, err := json.Marshal(addressed(v))
 	if err == nil {
 		err = strictjson.Valid(body) // of a json.RawMessage, which Marshal does not look into
 	}
@@ -51,6 +54,29 @@ func (jsonSerializer) Marshal(v any) ([]byte, error) {
 	}
 	return body, nil
 }
+
+// addressed returns v, or a pointer to a copy if values of its type are encoded by methods of their pointers: such as one with
+// a field of type big.Int. encoding/json calls these methods of addressed values alone.
+func addressed(v any) any {
+	t := reflect.TypeOf(v)
+	if t == nil || t.Kind() != reflect.Struct {
+		return v
+	}
+	needs, known := needsAddress.Load(t)
+	if !known {
+		needs = jsonloss.NeedsAddress(t)
+		needsAddress.Store(t, needs)
+	}
+	if needs == false {
+		return v
+	}
+	p := reflect.New(t)
+	p.Elem().Set(reflect.ValueOf(v))
+	return p.Interface()
+}
+
+// needsAddress has the answers of [jsonloss.NeedsAddress] by type.
+var needsAddress sync.Map
 
 func (jsonSerializer) Unmarshal(body []byte, v any) error {
 	if err := strictjson.Valid(body); err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"math/big"
 	"strings"
 	"testing"
 	"time"
@@ -62,6 +63,21 @@ func TestJSONOfAStructAndOfAPointerAreTheSame(t *testing.T) {
 	}
 	if diff := cmp.Diff(string(value), string(pointer)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Methods of a pointer encode values that are passed without one.
+func TestJSONOfPointerMethodsNeedsNoPointer(t *testing.T) {
+	type invoice struct {
+		Total big.Int
+		Parts [1]big.Int
+	}
+	in := invoice{Total: *big.NewInt(1 << 60), Parts: [1]big.Int{*big.NewInt(7)}}
+	for range 2 {
+		body, err := serialization.JSON.Marshal(in)
+		if want := `{"Total":1152921504606846976,"Parts":[7]}`; err != nil || string(body) != want {
+			t.Errorf("%s, %v; want %s", body, err, want)
+		}
 	}
 }
 

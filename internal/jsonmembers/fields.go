@@ -117,6 +117,25 @@ func fold(name string) string {
 	}, name)
 }
 
+// Field is a field of a struct, or of a struct that is embedded in it, that encoding/json stores.
+type Field struct {
+	// Index is the place of the field, as in [reflect.StructField].
+	Index []int
+	// Quoted reports whether the option string of the tag applies to the field.
+	Quoted bool
+}
+
+// Fields returns the fields that encoding/json stores of a struct, in their order. It has no field whose name in JSON is
+// hidden by another.
+func Fields(t reflect.Type) []Field {
+	found := dominant(candidates(t))
+	fields := make([]Field, len(found))
+	for i, c := range found {
+		fields[i] = Field{Index: c.index, Quoted: c.quoted}
+	}
+	return fields
+}
+
 // candidate is a field of a struct, or of an embedded struct, before the names are compared.
 type candidate struct {
 	name    string
@@ -186,7 +205,7 @@ func fieldAt(e embedded, i int) (c candidate, inner *embedded) {
 		return c, nil
 	}
 	name, options, _ := strings.Cut(tag, ",")
-	if !valid(name) {
+	if !ValidName(name) {
 		name = ""
 	}
 	index := append(slices.Clip(e.index), i)
@@ -208,8 +227,8 @@ func basic(t reflect.Type) bool {
 	return t.Kind() >= reflect.Bool && t.Kind() <= reflect.Float64 || t.Kind() == reflect.String
 }
 
-// valid reports whether a name may stand in a tag.
-func valid(name string) bool {
+// ValidName reports whether encoding/json accepts a name in a tag.
+func ValidName(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
 		return !strings.ContainsRune("!#$%&()*+-./:;<=>?@[]^_{|}~ ", r) && !unicode.IsLetter(r) && !unicode.IsDigit(r)
 	})
