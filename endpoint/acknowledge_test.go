@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/harness"
+	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -19,7 +20,7 @@ import (
 
 // returned are the options of a message that ServiceControl has returned from its error queue.
 func returned() []endpoint.SendOption {
-	return []endpoint.SendOption{endpoint.Header(header.RetryAcknowledgement, "acks"), endpoint.Header(header.RetryUniqueID, "u-1")}
+	return []endpoint.SendOption{stateful.Header{Name: header.RetryAcknowledgement, Value: "acks"}, stateful.Header{Name: header.RetryUniqueID, Value: "u-1"}}
 }
 
 // A policy that discards a returned message ends the retry: ServiceControl learns of it, once, and no audit copy is made.

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/harness"
+	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/resilience"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -208,7 +209,7 @@ func TestHostileRetryHeadersBreakNothing(t *testing.T) {
 			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				var calls harness.Tally
 				cfg := retrying(broker, resilience.Deferred(mail), attempts(&calls, 99, errNo))
-				harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.Header(name, value))
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, stateful.Header{Name: name, Value: value})
 				time.Sleep(time.Hour)
 				if a, b := len(calls.List()), len(broker.Messages("error")); a != 5 || b != 1 {
 					t.Errorf("%s %.20q: %d attempts, %d in the error queue, want 5 and 1", name, value, a, b)

@@ -19,6 +19,9 @@ var (
 	// that the handler then returns wraps it.
 	ErrHandlerTimeout error = timeoutError{}
 
+	// ErrReceiptHeader is wrapped by the error of a call with the option [Header] for a header that describes one received message.
+	ErrReceiptHeader = errors.New("the header describes a received message, and no message is sent with it")
+
 	errNotRegistered = errors.New("not registered: add it to Config.Messages")
 	errNoHandler     = errors.New("no handler: add one to Config.Handlers")
 

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/harness"
+	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -61,7 +62,7 @@ func TestAForwardedMessageHasAllOfItsAttempts(t *testing.T) {
 func TestAReplyWithoutASagaIDNamesNoSaga(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		harness.Start(t, harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {
-			return s.Reply(ctx, harness.OrderAccepted(m), endpoint.To("other"), endpoint.Header(header.SagaID, ""))
+			return s.Reply(ctx, harness.OrderAccepted(m), endpoint.To("other"), stateful.Header{Name: header.SagaID})
 		})))
 		m := wire("m")
 		m.Headers.Set(header.OriginatingSagaID, "df0bdbd8-8c42-83f5-93e6-915c4ca2d800")

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"fmt"
 	"reflect"
 	"time"
 
@@ -97,16 +98,26 @@ func ReplyTo(queue string) Option {
 // waits in the memory of the process.
 func ReplyToThisInstance() Option { return ReplyTo(thisInstance) }
 
-// Header sets a header.
+// Header sets a header. Headers that describe the body of the message and how it is sent, such as its type, id and time, have
+// the endpoint's values nevertheless: see [header.KindSending]. The name of a header that describes one received message, such
+// as a count of its retries, is an error of the call that wraps [ErrReceiptHeader].
 func Header(name, value string) Option {
-	return option(func(out *pipeline.Outgoing) { out.Headers.Set(name, value) })
+	return option(func(out *pipeline.Outgoing) {
+		out.Headers.Set(name, value)
+		if out.Err == nil && header.KindOf(name).OfReceipt() {
+			out.Err = fmt.Errorf("Header(%q): %w", name, ErrReceiptHeader)
+		}
+	})
 }
 
-// Headers sets headers; h is not kept.
+// Headers sets headers, such as all those of a received message: see [Session.Headers]. h is not kept. Headers that describe
+// another message, its body, its sending or its receipt, are left out: see [header.Kind].
 func Headers(h header.Map) Option {
 	return option(func(out *pipeline.Outgoing) {
 		for name, value := range h.All() {
-			out.Headers.Set(name, value)
+			if header.KindOf(name) == header.KindOther {
+				out.Headers.Set(name, value)
+			}
 		}
 	})
 }

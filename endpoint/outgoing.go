@@ -77,6 +77,9 @@ func sendAs[O any](
 	for _, opt := range opts {
 		apply(opt, &out.Outgoing)
 	}
+	if out.Err != nil {
+		return fmt.Errorf("%s %T: %w", verbs[intent], m, out.Err)
+	}
 	return from.submit(ctx, out)
 }
 

@@ -10,12 +10,13 @@ import (
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
-// addHeaders adds the headers that the caller and behaviors have not set.
+// addHeaders sets the headers that describe the body and the sending of the message, and adds the others that the caller and
+// behaviors have not set.
 func (from *sender) addHeaders(live *live, out *pipeline.Outgoing, now time.Time) {
 	h := &out.Headers
 	h.Set(header.MessageID, out.MessageID)
 	from.addCausation(out)
-	h.SetDefault(header.MessageIntent, out.Intent)
+	h.Set(header.MessageIntent, out.Intent)
 	addSaga(out)
 	if out.Incoming != nil {
 		attemptOf(out.Incoming).session.currentCall().AddOutgoing(h)
@@ -25,17 +26,21 @@ func (from *sender) addHeaders(live *live, out *pipeline.Outgoing, now time.Time
 	} else if !from.cfg.SendOnly {
 		h.SetDefault(header.ReplyToAddress, live.names.self)
 	}
-	h.SetDefault(header.OriginatingEndpoint, from.cfg.Name)
-	h.SetDefault(header.OriginatingMachine, from.host.Machine)
-	h.SetDefault(header.OriginatingHostID, from.host.HostID)
-	h.SetDefault(header.TimeSent, header.FormatTime(now))
-	h.SetDefault(header.ContentType, from.serializers.writer().ContentType())
-	h.SetDefault(header.EnclosedMessageTypes, from.enclosed(out))
+	h.Set(header.OriginatingEndpoint, from.cfg.Name)
+	h.Set(header.OriginatingMachine, from.host.Machine)
+	h.Set(header.OriginatingHostID, from.host.HostID)
+	h.Set(header.TimeSent, header.FormatTime(now))
+	h.Set(header.ContentType, from.serializers.writer().ContentType())
+	h.Set(header.EnclosedMessageTypes, from.enclosed(out))
 	if d := delay(out, now); d > 0 {
-		h.SetDefault(header.DeliverAt, header.FormatTime(now.Add(d)))
+		h.Set(header.DeliverAt, header.FormatTime(now.Add(d)))
+	} else {
+		h.Del(header.DeliverAt)
 	}
 	if out.TTL > 0 {
-		h.SetDefault(header.TimeToBeReceived, header.FormatDuration(out.TTL))
+		h.Set(header.TimeToBeReceived, header.FormatDuration(out.TTL))
+	} else {
+		h.Del(header.TimeToBeReceived)
 	}
 }
 
@@ -65,7 +70,7 @@ func (from *sender) addCausation(out *pipeline.Outgoing) {
 	out.Headers.SetDefault(header.CorrelationID, correlation)
 	out.Headers.SetDefault(header.ConversationID, conversation)
 	if out.Incoming != nil {
-		out.Headers.SetDefault(header.RelatedTo, out.Incoming.Message.ID)
+		out.Headers.Set(header.RelatedTo, out.Incoming.Message.ID)
 	}
 }
 

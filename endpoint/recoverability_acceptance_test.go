@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/harness"
+	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -308,7 +309,7 @@ func TestARetryOfServiceControlIsAcknowledged(t *testing.T) {
 					if test.mute {
 						cfg.Pipeline.Dispatch = onDispatch(func(func() error) error { return nil })
 					}
-					harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.Header(header.RetryAcknowledgement, test.queue), endpoint.Header(header.RetryUniqueID, test.id))
+					harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, stateful.Header{Name: header.RetryAcknowledgement, Value: test.queue}, stateful.Header{Name: header.RetryUniqueID, Value: test.id})
 					synctest.Wait()
 					acks, audited := broker.Messages("acks"), broker.Messages("audit")
 					if len(acks) != test.want || len(audited) != 1 {
@@ -336,7 +337,7 @@ func TestARetryThatFailsAgainIsNotAcknowledged(t *testing.T) {
 		broker.CreateQueues("acks")
 		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = once
-		harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.Header(header.RetryAcknowledgement, "acks"), endpoint.Header(header.RetryUniqueID, "u-1"))
+		harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, stateful.Header{Name: header.RetryAcknowledgement, Value: "acks"}, stateful.Header{Name: header.RetryUniqueID, Value: "u-1"})
 		synctest.Wait()
 		failed := broker.Messages("error")
 		if len(broker.Messages("acks")) != 0 || len(failed) != 1 || failed[0].Headers.Get(header.RetryUniqueID) != "u-1" {

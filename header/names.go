@@ -19,6 +19,7 @@ const (
 	TimeToBeReceived     = "NServiceBus.TimeToBeReceived"
 	Version              = "NServiceBus.Version"
 	IsDeferredMessage    = "NServiceBus.IsDeferredMessage"
+	StartNewTrace        = "NServiceBus.OpenTelemetry.StartNewTrace" // "True": the message begins a trace
 	// ForwardDestination is the address of the queue for which a delayed message waits in another one, on NServiceBus's SQL
 	// transports.
 	ForwardDestination = "NServiceBus.SqlServer.ForwardDestination"

@@ -127,7 +127,9 @@ type Outgoing struct {
 	Types []string
 	// MessageID is a new id unless the caller set it.
 	MessageID string
-	// Headers are the headers so far. The endpoint adds others, and overwrites none.
+	// Headers are the headers so far. At the end of the stage the endpoint adds others. It replaces those that describe the body
+	// and the sending of a message ([header.KindSending]), and no others. To change these too, a behavior changes the headers of
+	// Operation.Message after its call of next.
 	Headers header.Map
 	// Queue is the destination of a send or reply; empty for a publish.
 	Queue string
@@ -151,6 +153,8 @@ type Outgoing struct {
 	Properties map[string]string
 	// Receipt, if set, receives the receipt of the message after it was accepted.
 	Receipt *transport.Receipt
+	// Err is the error of an option. If it is set when all options are applied, the call fails with it, and nothing is sent.
+	Err error
 	// Incoming is the message being handled, nil outside a handler.
 	Incoming *Receive
 	// Operation is the encoded message; empty before the end of the stage. Without a call of next the message is not sent.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/stateful"
 )
 
 // Context gives a step its instance and the message. The methods of the session send messages, as in any handler, and
@@ -49,7 +50,8 @@ func (c *Context[S]) ReplyToStarter(ctx context.Context, m any, opts ...endpoint
 	of := &c.in.meta.Starter
 	reply := []endpoint.ReplyOption{
 		endpoint.To(of.ReplyTo), endpoint.Header(header.CorrelationID, of.CorrelationID),
-		endpoint.Header(header.SagaID, of.SagaID), endpoint.Header(header.SagaType, of.SagaType),
+		stateful.Header{Name: header.SagaID, Value: of.SagaID},
+		stateful.Header{Name: header.SagaType, Value: of.SagaType},
 	}
 	if err := c.Reply(ctx, m, append(reply, opts...)...); err != nil {
 		return fmt.Errorf("reply to the message %q that began the instance: %w", of.MessageID, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/pipeline"
 )
@@ -45,8 +46,10 @@ func (c *Context[S]) setTimeout(ctx context.Context, name string, m any, opts []
 	}
 	token := uuid.New(time.Now())
 	own := []endpoint.SendOption{
-		endpoint.Header(header.SagaID, c.in.ID), endpoint.Header(header.SagaType, c.in.Type),
-		endpoint.Header(header.IsSagaTimeout, "True"), endpoint.Header(header.HoldfastSagaTimeout, token),
+		stateful.Header{Name: header.SagaID, Value: c.in.ID},
+		stateful.Header{Name: header.SagaType, Value: c.in.Type},
+		stateful.Header{Name: header.IsSagaTimeout, Value: "True"},
+		stateful.Header{Name: header.HoldfastSagaTimeout, Value: token},
 	}
 	if err := c.SendLocal(ctx, m, append(own, opts...)...); err != nil {
 		return err

@@ -349,3 +349,36 @@ func TestATimeoutForAnotherSagaIsUnknown(t *testing.T) {
 		}
 	})
 }
+
+// A time-out may pass its headers on: to a message for another saga, to the next time-out, and to the starter.
+func TestATimeoutPassesItsHeadersOn(t *testing.T) {
+	inEachMode(t, func(t *testing.T, s *shop) {
+		first := func(ctx context.Context, c *orderContext, _ placeOrder) error {
+			return c.SetTimeout(ctx, "payment", orderLate{"1"}, endpoint.After(hour), endpoint.Header("Tenant", "acme"))
+		}
+		again := func(ctx context.Context, c *orderContext, m orderLate) error {
+			c.State.Seen = append(c.State.Seen, m.Note+c.Header("Tenant"))
+			if len(c.State.Seen) > 1 {
+				return c.ReplyToStarter(ctx, orderDone{"1"}, endpoint.Headers(c.Headers()))
+			}
+			return errors.Join(c.SetTimeout(ctx, "payment", orderLate{"2"}, endpoint.After(hour), endpoint.Headers(c.Headers())),
+				c.Send(ctx, addItem{"1"}, endpoint.Headers(c.Headers())))
+		}
+		other := saga.New("others", saga.Start(addKey, func(_ context.Context, c *orderContext, _ addItem) error {
+			c.State.Seen = append(c.State.Seen, c.Header("Tenant"))
+			return nil
+		}))
+		s.start(append(saga.New("orders", saga.Start(placeOrder.key, first), saga.OnTimeout(again)).Handlers(), other.Handlers()...)...)
+		s.put("Shop.PlaceOrder", `{"ID":"1"}`)
+		sleep(3 * hour)
+		s.wantFailures(0)
+		s.wantState("1", order{Seen: []string{"1acme", "2acme"}})
+		if got := string(s.recordOf("others", "1").State); got != `{"Items":0,"Seen":["acme"]}` {
+			t.Errorf("the state of the other saga is %s", got)
+		}
+		if sent := s.broker.Messages("client"); len(sent) != 1 || sent[0].Headers.Get(header.EnclosedMessageTypes) != "Shop.OrderDone" ||
+			sent[0].Headers.Get(header.SagaID) != "" {
+			t.Errorf("the client has %v", sent)
+		}
+	})
+}

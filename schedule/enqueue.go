@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -40,7 +41,7 @@ func After(d time.Duration) Option {
 func Correlation(text string) Option {
 	return func(e *enqueued) {
 		e.job.Correlation = text
-		e.opts = append(e.opts, endpoint.Header(header.HoldfastJobCorrelation, text))
+		e.opts = append(e.opts, stateful.Header{Name: header.HoldfastJobCorrelation, Value: text})
 	}
 }
 
@@ -157,7 +158,7 @@ func (s *Scheduler) newJob(ep *endpoint.Endpoint, m any, opts []Option) (*enqueu
 		return nil, fmt.Errorf("enqueue: the correlation %.50q must be valid UTF-8 of at most %d bytes: it has %d", text, maxError, len(text))
 	}
 	e.job.NextAttempt = e.job.NextAttempt.UTC()
-	e.opts = append(e.opts, endpoint.MessageID(e.job.ID), endpoint.Header(header.HoldfastJob, e.job.ID))
+	e.opts = append(e.opts, endpoint.MessageID(e.job.ID), stateful.Header{Name: header.HoldfastJob, Value: e.job.ID})
 	if e.job.NextAttempt.After(now) {
 		e.opts = append(e.opts, endpoint.At(e.job.NextAttempt), endpoint.TimerName(timerOf(e.job.ID)))
 	} else {

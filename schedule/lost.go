@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/stateful"
 )
 
 // The message of an occurrence may be lost: its queue was emptied or made anew. Then the job of the occurrence does not end, and
@@ -126,9 +127,9 @@ func (p step) search(ctx context.Context, m ensureSchedule) error {
 
 // send sends the message of an occurrence.
 func (p step) send(ctx context.Context, id string, due time.Time) error {
-	return p.SendLocal(ctx, p.s.schedules[p.Key()].Message, endpoint.MessageID(id), endpoint.Header(header.HoldfastJob, id),
-		endpoint.Header(header.HoldfastJobSchedule, p.Key()),
-		endpoint.Header(header.HoldfastJobDue, due.UTC().Format(time.RFC3339Nano)),
+	return p.SendLocal(ctx, p.s.schedules[p.Key()].Message, endpoint.MessageID(id), stateful.Header{Name: header.HoldfastJob, Value: id},
+		stateful.Header{Name: header.HoldfastJobSchedule, Value: p.Key()},
+		stateful.Header{Name: header.HoldfastJobDue, Value: due.UTC().Format(time.RFC3339Nano)},
 		endpoint.Header(header.OriginatingSagaID, ""), endpoint.Header(header.OriginatingSagaType, "")) // replies are not for the plan
 }
 

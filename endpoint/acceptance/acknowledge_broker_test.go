@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -38,7 +39,7 @@ func retryOn(t *testing.T, broker transport.Transport, mode endpoint.Transaction
 	cfg.Name, cfg.AuditQueue, cfg.Transactions, cfg.Routes = queue, audit, mode, nil
 	cfg.Recoverability = recoverability.Config{ErrorQueue: acks} // so that there is one
 	r := start(t, cfg)
-	r.send(placeOrder{}, endpoint.To(queue), endpoint.Header(header.RetryUniqueID, "u-1"), endpoint.Header(header.RetryAcknowledgement, acks+suffix))
+	r.send(placeOrder{}, endpoint.To(queue), stateful.Header{Name: header.RetryUniqueID, Value: "u-1"}, stateful.Header{Name: header.RetryAcknowledgement, Value: acks + suffix})
 	told := takeOne(t, broker, audit).Headers.Get(header.RetryAcknowledged)
 	r.end()
 	if suffix != "" {
@@ -81,7 +82,7 @@ func vanishOn(t *testing.T, broker transport.Transport, mode endpoint.Transactio
 	cfg.Name, cfg.AuditQueue, cfg.Transactions, cfg.Routes = queue, audit, mode, nil
 	cfg.Recoverability = recoverability.Config{ErrorQueue: acks, Immediate: recoverability.None, Delayed: recoverability.None}
 	r := start(t, cfg)
-	options := []endpoint.SendOption{endpoint.To(queue), endpoint.Header(header.RetryUniqueID, "u-1"), endpoint.Header(header.RetryAcknowledgement, acks)}
+	options := []endpoint.SendOption{endpoint.To(queue), stateful.Header{Name: header.RetryUniqueID, Value: "u-1"}, stateful.Header{Name: header.RetryAcknowledgement, Value: acks}}
 	conn, err := broker.Open(t.Context(), transport.Env{Logger: cfg.Logger})
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/serialization"
 	"github.com/holdfast-go/holdfast/transport"
@@ -284,7 +285,9 @@ func (s *stage) unrecoverable() {
 func (s *stage) quarantine() {
 	cfg := s.once(s.config("guarded", s.failing(errNo)))
 	r := start(s.T, cfg)
-	r.send(placeOrder{}, endpoint.To(cfg.Name+".quarantine"), endpoint.Headers(fault.QuarantineHeaders(header.Map{}, cfg.Name, 7)))
+	r.send(placeOrder{}, endpoint.To(cfg.Name+".quarantine"), endpoint.OutgoingOption(func(out *pipeline.Outgoing) {
+		out.Headers = fault.QuarantineHeaders(out.Headers, cfg.Name, 7)
+	}))
 	s.expect("failed")
 	m := takeOne(s.T, s.broker, s.name+"-error")
 	for name := range m.Headers.All() {

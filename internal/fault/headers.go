@@ -176,22 +176,12 @@ func without(from header.Map, more int, dropped ...func(name string) bool) heade
 	return h
 }
 
-func countsRetries(name string) bool {
-	switch name {
-	case header.Retries, header.RetriesTimestamp, header.FirstLevelRetries,
-		header.HoldfastFirstFailure, header.HoldfastHistory, header.HoldfastUsedRetries,
-		header.HoldfastThrottledFailures, header.HoldfastThrottledSince:
-		return true
-	}
-	return slices.Contains(retryHeaders, name)
-}
+func countsRetries(name string) bool { return header.KindOf(name) == header.KindRetries }
 
 func describesFault(name string) bool {
 	return describesException(name) || describesOwnFault(name)
 }
 
-func describesException(name string) bool {
-	return strings.HasPrefix(name, "NServiceBus.ExceptionInfo.")
-}
+func describesException(name string) bool { return header.KindOf(name) == header.KindException }
 
-func describesOwnFault(name string) bool { return strings.HasPrefix(name, "Holdfast.Fault.") }
+func describesOwnFault(name string) bool { return header.KindOf(name) == header.KindFault }

@@ -13,7 +13,7 @@ import (
 // startNewTrace is the header by which a sender, also one of NServiceBus, asks the receiver to begin a new trace with a
 // link to the sender's.
 const (
-	startNewTrace = "NServiceBus.OpenTelemetry.StartNewTrace"
+	startNewTrace = header.StartNewTrace
 	yes           = "True"
 )
 

@@ -92,8 +92,16 @@ func TestCriticalTimeOfADelayedMessageBeginsWhenItIsDue(t *testing.T) {
 func TestASendersClockThatIsAheadGivesNoNegativeTime(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		tel := newTelemetry(t)
-		ep := tel.start(harness.Sales(broker, done))
-		ep.send(t.Context(), harness.PlaceOrder{ID: "1"}, endpoint.Header(header.TimeSent, header.FormatTime(time.Now().Add(time.Hour))))
+		cfg := harness.Sales(broker, done)
+		cfg.Pipeline.Outgoing.Use("ahead", func(next pipeline.Func[*pipeline.Outgoing]) pipeline.Func[*pipeline.Outgoing] {
+			return func(ctx context.Context, out *pipeline.Outgoing) error {
+				err := next(ctx, out)
+				out.Operation.Message.Headers.Set(header.TimeSent, header.FormatTime(time.Now().Add(time.Hour)))
+				return err
+			}
+		})
+		ep := tel.start(cfg)
+		ep.send(t.Context(), harness.PlaceOrder{ID: "1"})
 
 		if got := tel.about("holdfast.critical_time.sum")["holdfast.critical_time.sum{"+common+process]; got != 0 {
 			t.Errorf("critical time is %v s, want 0", got)
