@@ -227,3 +227,18 @@ func TestOneWithTypeNamesInAnyOrderCallsEachHandlerOnce(t *testing.T) {
 		}
 	})
 }
+
+// New refuses names by which no receiver would recognize a message.
+func TestNewRefusesUnreadableTypeNames(t *testing.T) {
+	for _, name := range []string{" Shop.ShipOrder", "Shop.ShipOrder ", "Shop.ShipOrder[", "Shop.Ship\xffOrder", "Shop.ShipOrder\u2003"} {
+		for _, m := range []endpoint.Message{
+			endpoint.Command[harness.ShipOrder](name), endpoint.Command[harness.ShipOrder](name, "Shop.Base"),
+			endpoint.Event[harness.OrderPlaced]("Shop.Placed", name),
+		} {
+			_, err := endpoint.New(endpoint.Config{Name: "sales", Transport: &inmemory.Transport{}, Messages: []endpoint.Message{m}})
+			if err == nil || !strings.Contains(err.Error(), "the type name") {
+				t.Errorf("%q: %v", name, err)
+			}
+		}
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/header"
 )
 
 // Message is a Go struct with its name in headers. [Command], [Event] and [Response] make one.
@@ -106,6 +108,8 @@ func newMessage[M any](kind messageKind, name string, bases []string) Message {
 	for _, n := range append([]string{name}, bases...) {
 		if n == "" || strings.ContainsAny(n, ";,\r\n\x00") {
 			m.err = fmt.Errorf("message %v: name %q is empty or has a character that names must not have", m.goType, n)
+		} else if err := header.CheckTypes(n); err != nil {
+			m.err = fmt.Errorf("message %v: %w", m.goType, err)
 		}
 	}
 	if m.goType.Kind() != reflect.Struct {

@@ -1,8 +1,11 @@
 package header
 
 import (
+	"fmt"
 	"iter"
+	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // TypeNames returns an iterator over the message type names of an [EnclosedMessageTypes] value, most concrete first.
@@ -45,4 +48,19 @@ func JoinTypes(names ...string) string {
 		return strings.Join(names, "")
 	}
 	return names[0] + ", Holdfast;" + strings.Join(names[1:], ";")
+}
+
+// CheckTypes returns an error for the names of a message, most concrete first, if a receiver cannot read them: [TypeNames] does
+// not return them from the value of [JoinTypes], or they are not valid UTF-8. Each name must be readable with an assembly, too.
+func CheckTypes(names ...string) error {
+	for _, name := range names {
+		if !utf8.ValidString(name) {
+			return fmt.Errorf("the type name %q is not valid UTF-8", name)
+		}
+		if read := slices.Collect(TypeNames(JoinTypes(name, name))); !slices.Equal(read, []string{name, name}) {
+			return fmt.Errorf("a receiver would read the type name %q as %q: a name has no blanks around it, no open bracket, and "+
+				"no comma or semicolon", name, read)
+		}
+	}
+	return nil
 }

@@ -83,9 +83,59 @@ func FuzzTypeNames(f *testing.F) {
 			}
 			rest = after
 		}
+		if header.CheckTypes(names...) != nil { // a bracket is open, or the text is not UTF-8
+			return
+		}
 		again := slices.Collect(header.TypeNames(header.JoinTypes(names...)))
 		if diff := cmp.Diff(names, again); diff != "" {
 			t.Errorf("reading %q again:\n%s", names, diff)
+		}
+	})
+}
+
+func TestCheckTypesRefusesUnreadableNames(t *testing.T) {
+	for name, readable := range map[string]bool{
+		"Shop.OrderPlaced": true, "Shop.Orders+Placed": true, "Box`1[[Shop.Order, Shop]]": true, "Bé": true, "A]": true, "A B": true,
+		"": false, " Shop.A": false, "Shop.A\t": false, "Shop.A\u00a0": false, "A[": false, "A, Shop": false, "A;B": false, "A\xff": false,
+	} {
+		if err := header.CheckTypes("Shop.Order", name); (err == nil) != readable {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if err := header.CheckTypes(); err != nil {
+		t.Errorf("no names: %v", err)
+	}
+}
+
+// Names that CheckTypes accepts are read as they were written, alone or together, with assemblies or without, and in JSON.
+func FuzzJoinTypes(f *testing.F) {
+	for _, names := range [][2]string{
+		{"Shop.OrderPlaced", "Shop.IOrderEvent"}, {"Box`1[[Shop.Order, Shop]]", "Base"}, {"A[", "B"}, {" A", "B"}, {"A", "\xff"}, {"]", "[]"}, {"", ""},
+	} {
+		f.Add(names[0], names[1])
+	}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		if header.CheckTypes(a, b) != nil {
+			return
+		}
+		for text, want := range map[string][]string{
+			header.JoinTypes(a):                           {a},
+			header.JoinTypes(a, b):                        {a, b},
+			header.JoinTypes(b, a, b):                     {b, a, b},
+			a + ", Shop, Version=1.0.0.0;" + b + ", Shop": {a, b},
+		} {
+			h := header.New(header.Field{Name: header.EnclosedMessageTypes, Value: text})
+			written, err := h.MarshalJSON()
+			if err != nil {
+				t.Fatal(err)
+			}
+			read, err := header.ParseJSON(string(written))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := slices.Collect(header.TypeNames(read.Get(header.EnclosedMessageTypes))); !slices.Equal(got, want) {
+				t.Errorf("%q is read as %q, want %q", text, got, want)
+			}
 		}
 	})
 }
