@@ -2,6 +2,7 @@ package saga_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/endpoint"
@@ -109,4 +110,39 @@ func TestADuplicateChangesNothing(t *testing.T) {
 		s.wantState("1", order{Items: 1})
 		s.wantFailures(0)
 	})
+}
+
+type (
+	// placedEvent is a base type of orderPlaced.
+	placedEvent struct{ ID string }
+	orderPlaced struct{ ID string }
+)
+
+func (m *orderPlaced) placedKey() string { return m.ID }
+
+// The Start of a message is called before the steps for its base type and for an interface, in each order of the steps.
+func TestAStartIsCalledBeforeStepsOfABase(t *testing.T) {
+	note := func(c *orderContext, text string) error {
+		c.State.Seen = append(c.State.Seen, text)
+		return nil
+	}
+	start := saga.Start(func(m orderPlaced) string { return m.ID },
+		func(_ context.Context, c *orderContext, _ orderPlaced) error { return note(c, "start") })
+	base := saga.On(func(m placedEvent) string { return m.ID },
+		func(_ context.Context, c *orderContext, _ placedEvent) error { return note(c, "base") })
+	iface := saga.On(func(m interface{ placedKey() string }) string { return m.placedKey() },
+		func(_ context.Context, c *orderContext, _ interface{ placedKey() string }) error {
+			return note(c, "interface")
+		})
+	for _, steps := range [][]saga.Step[order]{{start, base, iface}, {base, start, iface}, {base, iface, start}} {
+		inEachMode(t, func(t *testing.T, s *shop) {
+			cfg := s.config(saga.New("orders", steps...).Handlers()...)
+			cfg.Messages = append(slices.Clip(cfg.Messages), endpoint.Command[placedEvent]("Shop.PlacedEvent"),
+				endpoint.Command[orderPlaced]("Shop.OrderPlaced", "Shop.PlacedEvent").To("sales"))
+			s.run(cfg)
+			s.handle(orderPlaced{"1"})
+			s.wantFailures(0)
+			s.wantState("1", order{Seen: []string{"start", "base", "interface"}})
+		})
+	}
 }

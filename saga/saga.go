@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/jsonmembers"
@@ -28,6 +29,9 @@ const defaultStateLimit = 1 << 20
 
 // New returns a saga with the steps, of which at least one is a [Start]. The name is stored with each instance: it must be
 // unique in the endpoint, and keep its value. Mistakes are errors of [endpoint.New].
+//
+// A message may have several steps: those for its type, for its base types and for interfaces. A Start is called before the
+// others, which are called in their order.
 //
 // S is the state of an instance, and stored as JSON, which must store it completely: a struct with exported fields, as a rule.
 // Members of a stored state that S has no field for, because a newer program has written them, are kept.
@@ -100,7 +104,8 @@ func (s *Saga[S]) Handlers() []endpoint.Handler {
 	return handlers
 }
 
-// types returns the steps by message type, in the order of the steps.
+// types returns the steps by message type, in the order of the steps: first the types with a Start, so that a message that begins
+// an instance is for an instance that exists when a step for its base type, or for an interface, is called.
 func (s *Saga[S]) types() ([]*messageSteps[S], error) {
 	var all []*messageSteps[S]
 	var errs []error
@@ -120,6 +125,7 @@ func (s *Saga[S]) types() ([]*messageSteps[S], error) {
 			errs = append(errs, err)
 		}
 	}
+	slices.SortStableFunc(all, func(a, b *messageSteps[S]) int { return a.place() - b.place() })
 	return all, errors.Join(errs...)
 }
 

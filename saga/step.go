@@ -138,6 +138,14 @@ type messageSteps[S any] struct {
 	keyed, reply, timeout *step[S] // nil where there is none
 }
 
+// place is the place of the steps among those for other types: 0 if they begin instances, else 1.
+func (t *messageSteps[S]) place() int {
+	if t.keyed != nil && t.keyed.role == roleStart {
+		return 0
+	}
+	return 1
+}
+
 // add adds a step.
 func (t *messageSteps[S]) add(st *step[S]) error {
 	place := &t.keyed
