@@ -80,6 +80,10 @@ type (
 	plain  struct{ Value int }
 	cents  struct{ n int64 }
 	key    int
+	quoted struct {
+		K key  `json:",string"`
+		P *key `json:",string"`
+	}
 )
 
 func (o own) MarshalJSON() ([]byte, error) { return json.Marshal([]any{o.Time, o.Note}) }
@@ -178,6 +182,7 @@ var types = []struct {
 	{reflect.TypeFor[map[*netip.Addr]int](), "map[*netip.Addr]int[key]"},
 	{reflect.TypeFor[map[writes]int](), "map[jsonloss_test.writes]int[key]"},
 	{reflect.TypeFor[chan int](), "chan int"},
+	{reflect.TypeFor[quoted](), "jsonloss_test.quoted.K jsonloss_test.quoted.P"},
 	{reflect.TypeFor[func()](), "func()"},
 	{reflect.TypeFor[complex64](), "complex64"},
 	{reflect.TypeFor[writes](), "jsonloss_test.writes"},
