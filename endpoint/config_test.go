@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/serialization"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -344,5 +345,30 @@ func TestAMessageIsRefusedWithAQueueThatCannotBe(t *testing.T) {
 		if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New returned %v, want %q", err, want)
 		}
+	}
+}
+
+// New refuses names, addresses and content types that not every broker keeps in headers.
+func TestNewRefusesTextsThatHeadersLose(t *testing.T) {
+	for _, text := range []string{"a\xff", "a\tb", "a\u0085", "\x00"} {
+		for field, set := range map[string]func(cfg *endpoint.Config){
+			"Name":        func(cfg *endpoint.Config) { cfg.Name = text },
+			"Instance":    func(cfg *endpoint.Config) { cfg.Instance, cfg.InstanceQueue = text, true },
+			"ErrorQueue":  func(cfg *endpoint.Config) { cfg.Recoverability.ErrorQueue = text },
+			"a rule":      func(cfg *endpoint.Config) { cfg.Recoverability.Rules = []recoverability.Rule{{ErrorQueue: text}} },
+			"AuditQueue":  func(cfg *endpoint.Config) { cfg.AuditQueue = text },
+			"Message.To":  func(cfg *endpoint.Config) { cfg.Messages[0] = cfg.Messages[0].To(text); cfg.Routes = nil },
+			"RouteTo":     func(cfg *endpoint.Config) { cfg.Routes[0] = endpoint.RouteTo[harness.ShipOrder](text) },
+			"ContentType": func(cfg *endpoint.Config) { cfg.Serializers = []serialization.Serializer{xmlSerializer{text}} },
+		} {
+			cfg := harness.Sales(&inmemory.Transport{})
+			set(&cfg)
+			if _, err := endpoint.New(cfg); err == nil || !strings.Contains(err.Error(), "a control character") {
+				t.Errorf("%s %q: %v", field, text, err)
+			}
+		}
+	}
+	if _, err := endpoint.New(harness.Sales(&inmemory.Transport{})); err != nil {
+		t.Error(err)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/internal/pump"
 )
@@ -17,12 +19,17 @@ func (c Config) validate() error {
 	case c.Name == "":
 		bad("Name is empty")
 	case !queueName(c.Name):
-		bad("Name %q has a character that no queue may have (@ or a control character)", c.Name)
+		bad("Name %q has a character that no queue may have (@, a control character, or invalid UTF-8)", c.Name)
 	}
 	if c.Transport == nil {
 		bad("Transport is nil")
 	}
 	c.validateQueues(func(queue string) string { return queue }, bad)
+	for _, queue := range append(c.Recoverability.ErrorQueues(), c.AuditQueue) {
+		if !isText(queue) {
+			bad("the error or audit queue %q %s", queue, notText)
+		}
+	}
 	if c.AuditExpireAfter < 0 {
 		bad("AuditExpireAfter is negative: %v", c.AuditExpireAfter)
 	}
@@ -44,7 +51,7 @@ func (c Config) validate() error {
 	case c.InstanceQueue && c.Instance == "":
 		bad("InstanceQueue is set: it needs an Instance that is the same after a restart")
 	case c.InstanceQueue && !queueName(c.Instance):
-		bad("Instance %q has a character that no queue may have (@ or a control character)", c.Instance)
+		bad("Instance %q has a character that no queue may have (@, a control character, or invalid UTF-8)", c.Instance)
 	}
 	c.Host.validate(bad)
 	c.validateFunctions(bad)
@@ -131,4 +138,14 @@ func (c Config) validateFunctions(bad func(format string, args ...any)) {
 	}
 }
 
-func queueName(name string) bool { return !strings.ContainsAny(name, "@\r\n\x00") }
+// notText is the end of an error for a text that is not [isText].
+const notText = "has a control character or invalid UTF-8, which not every broker keeps"
+
+// queueName reports whether a queue of the endpoint may have a name.
+func queueName(name string) bool { return isText(name) && !strings.Contains(name, "@") }
+
+// isText reports whether each broker keeps a text in headers, such as the name or the address of a queue: it is valid UTF-8
+// without control characters.
+func isText(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
+}

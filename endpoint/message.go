@@ -59,6 +59,8 @@ func (m Message) To(queue string) Message {
 		m.err = fmt.Errorf("message %v: To(%q): it is an event, and events are published, not sent", m.goType, queue)
 	case queue == "":
 		m.err = fmt.Errorf("message %v: To: the queue is empty", m.goType)
+	case !isText(queue):
+		m.err = fmt.Errorf("message %v: To: the queue %q %s", m.goType, queue, notText)
 	}
 	m.queue = queue
 	return m

@@ -89,6 +89,8 @@ func (r *registry) route(route Route) error {
 		return fmt.Errorf("route of %v to %q: %w", route.goType, route.queue, errNotRegistered)
 	case route.queue == "":
 		return fmt.Errorf("route of %v: the queue is empty", route.goType)
+	case !isText(route.queue):
+		return fmt.Errorf("route of %v: the queue %q %s", route.goType, route.queue, notText)
 	case t.kind == kindEvent:
 		return fmt.Errorf("route of %v: events are published, not routed", route.goType)
 	case t.queue != "" && t.queue != route.queue:

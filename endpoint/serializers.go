@@ -77,6 +77,8 @@ func (s serializers) validate(bad func(format string, args ...any)) {
 		switch ct := one.ContentType(); {
 		case ct == "":
 			bad("Serializers[%d], of type %T, has no content type", i, one)
+		case !isText(ct):
+			bad("Serializers[%d], of type %T: the content type %q %s", i, one, ct, notText)
 		case seen[ct]:
 			bad("Serializers has two of content type %.512q", ct)
 		default:
