@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// pipe is a log handler behind a pipe that nobody reads from while full has an element.
+// pipe is a log handler behind a pipe, which is full while the channel has an element.
 type pipe struct {
 	full chan struct{}
 
