@@ -191,7 +191,7 @@ func TestTheTopologyIsDeclaredAsOthersDeclareIt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"billing", "error", "Shop:OrderPlaced", "Shop:IOrderEvent", "Plain"} {
+	for _, name := range []string{"billing", "error", "Shop:OrderPlaced", "Shop:IOrderEvent", ":Plain"} {
 		if err := raw.ExchangeDeclarePassive(name, "fanout", true, false, false, false, nil); err != nil {
 			t.Errorf("exchange %q: %v", name, err)
 		}
