@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -278,8 +279,12 @@ func (b *batch) answer(ctx context.Context, s sent) error {
 	if b.tooLate { // for all that this call has published before
 		return b.abandon(s, errNoAnswer)
 	}
-	slow := time.NewTimer(slowAnswer)
-	defer slow.Stop()
+	slow := slowTimers.Get().(*time.Timer)
+	slow.Reset(slowAnswer)
+	defer func() {
+		slow.Stop()
+		slowTimers.Put(slow)
+	}()
 	select {
 	case <-s.confirm.Done():
 		return b.to.outcome(s)
@@ -289,6 +294,13 @@ func (b *batch) answer(ctx context.Context, s sent) error {
 		return b.slowAnswer(ctx, s)
 	}
 }
+
+// slowTimers has timers that are stopped.
+var slowTimers = sync.Pool{New: func() any {
+	t := time.NewTimer(slowAnswer)
+	t.Stop()
+	return t
+}}
 
 // slowAnswer waits for an answer up to maxAnswer, without the time in which the broker does not read.
 func (b *batch) slowAnswer(ctx context.Context, s sent) error {
