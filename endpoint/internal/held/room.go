@@ -1,8 +1,9 @@
 // Package held keeps account of the failed messages that wait because their error queue does not accept them, and decides when
 // each is tried again. The package does no I/O.
 //
-// While an error queue refuses, one message is tried after each pause. Each success lets two others follow, so that a queue that
-// accepts messages again is filled quickly, and a queue with little room is not flooded.
+// While an error queue refuses, one message is tried after each pause, each time another one: the queue may refuse some messages
+// only, such as large ones. Each success lets two others follow, so that a queue that accepts messages again is filled quickly,
+// and a queue with little room is not flooded.
 package held
 
 import (
@@ -41,7 +42,7 @@ type queue struct {
 	accepted int
 
 	places  int
-	waiting []*Place // first come, first tried
+	waiting []*Place // the next to be tried first
 	running int      // tries
 	credit  int      // tries that may begin now
 
@@ -119,7 +120,7 @@ func (r *Room) Refusal(name string) error {
 // Turn returns a channel that receives each time the message is to be tried. Refused or Leave ends the try.
 func (p *Place) Turn() <-chan struct{} { return p.turn }
 
-// Refused records that the queue has refused the message again, which waits for its next turn.
+// Refused records that the queue has refused the message again, which waits for its next turn, behind the others.
 func (p *Place) Refused(err error) {
 	r, q := p.room, p.queue
 	r.mu.Lock()
@@ -130,7 +131,7 @@ func (p *Place) Refused(err error) {
 	p.state = waiting
 	q.running--
 	q.err, q.credit = err, 0
-	q.waiting = slices.Insert(q.waiting, 0, p)
+	q.waiting = append(q.waiting, p)
 	if p.began == q.refusals {
 		q.refusals++
 		q.pause = min(2*q.pause, mostPause)

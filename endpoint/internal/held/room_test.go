@@ -195,7 +195,7 @@ func TestALittleRoomIsNotFlooded(t *testing.T) {
 	})
 }
 
-// A queue that is full again gets no more tries than those that have begun. The first message keeps its place in the line.
+// A queue that is full again gets no more tries than those that have begun.
 func TestTheEndOfRoomIsSeenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &errorQueue{room: new(Room), name: "error"}
@@ -210,15 +210,33 @@ func TestTheEndOfRoomIsSeenAtOnce(t *testing.T) {
 		}
 		close(leave)
 		synctest.Wait()
+	})
+}
+
+// A message that its queue never accepts, such as a large one, holds up no other.
+func TestARefusedMessageHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r := new(Room)
-		first, _ := r.Enter("error", 1, errFull)
-		second, _ := r.Enter("error", 1, errFull)
+		never, _ := r.Enter("error", 1, errFull)
+		go func() {
+			for range never.Turn() {
+				never.Refused(errFull)
+			}
+		}()
 		for range 3 {
-			pass(30 * time.Second)
-			<-first.Turn()
-			first.Refused(errFull)
+			pass(2 * time.Minute) // the pauses are the longest
+			q := &errorQueue{room: r, name: "error"}
+			q.set(100, false)
+			for range 100 {
+				q.enter(1, nil)
+			}
+			pass(2*mostPause + 10*time.Second)
+			if q.accepted != 100 {
+				t.Errorf("%d of 100 messages were accepted behind one that is refused", q.accepted)
+			}
 		}
-		_, _ = first.Leave(), second.Leave()
+		_ = never.Leave()
+		close(never.turn)
 	})
 }
 
