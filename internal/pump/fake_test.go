@@ -59,12 +59,15 @@ type receiver struct {
 func newReceiver() *receiver { return &receiver{more: make(chan struct{})} }
 
 // put adds n messages and returns them.
-func (r *receiver) put(n int) []*delivery {
+func (r *receiver) put(n int) []*delivery { return r.putSizes(make([]int, n)...) }
+
+// putSizes adds messages with bodies of these sizes.
+func (r *receiver) putSizes(sizes ...int) []*delivery {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	ds := make([]*delivery, n)
-	for i := range ds {
-		ds[i] = &delivery{n: i}
+	ds := make([]*delivery, len(sizes))
+	for i, size := range sizes {
+		ds[i] = &delivery{n: i, size: size}
 	}
 	r.queue = append(r.queue, ds...)
 	close(r.more)
@@ -151,17 +154,6 @@ func (r *receiver) Window(n int) {
 }
 
 func (r *receiver) Close() error { return nil }
-
-// putSizes adds messages with bodies of these sizes.
-func (r *receiver) putSizes(sizes ...int) []*delivery {
-	ds := r.put(len(sizes))
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i, size := range sizes {
-		ds[i].size = size
-	}
-	return ds
-}
 
 // byteReceiver is a receiver that bounds a Receive by size.
 type byteReceiver struct {
