@@ -35,9 +35,7 @@ func (t *traces) note(sql string) {
 				t.by = caller()
 			}
 		}
-		if word(words, 0) == "SET" && word(words, 1) == "LOCAL" && word(words, 2) == "ROLE" {
-			t.role = true
-		}
+		t.role = t.role || changesRole(words)
 	}
 }
 
@@ -160,7 +158,7 @@ func mayLeave(sql string) bool {
 
 // telling are the beginnings of words that note looks for, but for SET.
 var telling = []string{
-	"reset", "listen", "unlisten", "deallocate", "discard", "load", "prepare", "temp", "hold", "pg_advisory_lock", "pg_try_advisory_lock", "set_config",
+	"reset", "listen", "unlisten", "deallocate", "discard", "load", "prepare", "temp", "hold", "pg_temp", "pg_advisory_lock", "pg_try_advisory_lock", "set_config",
 }
 
 func hasWord(sql, word string) bool {
@@ -187,11 +185,12 @@ func leaves(words []string) string {
 	for i, w := range words {
 		switch {
 		case w == "TEMP" || w == "TEMPORARY":
-			before := word(words, i-1)
-			temporary = temporary || before == "CREATE" || before == "LOCAL" || before == "GLOBAL" || before == "INTO" || before == "REPLACE"
+			temporary = temporary || createsBy(words[:i])
+		case w == "PG_TEMP":
+			temporary = temporary || words[0] == "CREATE" || createsBy(words[:i])
 		case w == "DROP" && word(words, i-1) == "COMMIT":
 			temporary = false
-		case w == "HOLD" && word(words, i-1) == "WITH":
+		case w == "HOLD" && word(words, i-1) == "WITH" && words[0] == "DECLARE":
 			return "WITH HOLD"
 		case strings.HasPrefix(w, "PG_ADVISORY_LOCK"), strings.HasPrefix(w, "PG_TRY_ADVISORY_LOCK"):
 			return strings.ToLower(w)
@@ -203,6 +202,37 @@ func leaves(words []string) string {
 		return "TEMPORARY"
 	}
 	return ""
+}
+
+// createsBy reports whether words, which are before TEMP, create a table or a view. Otherwise TEMP is a name.
+func createsBy(words []string) bool {
+	n := len(words)
+	if last := word(words, n-1); last == "LOCAL" || last == "GLOBAL" {
+		n--
+	}
+	before := word(words, n-2)
+	switch word(words, n-1) {
+	case "CREATE":
+		return true
+	case "REPLACE":
+		return before == "OR"
+	case "INTO":
+		return before != "INSERT" && before != "MERGE"
+	}
+	return false
+}
+
+// changesRole reports whether a statement may give the transaction another role, also by a setting whose name is not in the text.
+func changesRole(words []string) bool {
+	if word(words, 0) == "SET" {
+		return word(words, 1) == "LOCAL" && word(words, 2) == "ROLE"
+	}
+	for i, w := range words {
+		if setting := word(words, i+2); w == "SET_CONFIG" && (!strings.HasPrefix(setting, "'") || strings.EqualFold(setting, "'role'")) {
+			return true
+		}
+	}
+	return false
 }
 
 // isLocal reports whether the arguments of set_config that words begin with end with the literal true. The words have the
@@ -229,8 +259,8 @@ func word(words []string, i int) string {
 	return words[i]
 }
 
-// statementWords reads the statements of a text: their words in upper case, parentheses and commas, without literals, quoted
-// names and comments (PostgreSQL 17, "Lexical Structure").
+// statementWords reads the statements of a text: their words in upper case, literals as they are, parentheses and commas, without
+// quoted names and comments (PostgreSQL 17, "Lexical Structure").
 type statementWords struct {
 	sql string
 }
@@ -247,8 +277,7 @@ func (s *statementWords) next() (words []string, more bool) {
 		case strings.HasPrefix(s.sql, "/*"):
 			s.skipComment()
 		case c == '\'':
-			words = append(words, "''")
-			s.skipLiteral(len(words) > 1 && words[len(words)-2] == "E")
+			words = append(words, s.literal(false))
 		case c == '"':
 			s.sql = s.sql[1:]
 			s.skipTo(`"`)
@@ -261,7 +290,9 @@ func (s *statementWords) next() (words []string, more bool) {
 				n++
 			}
 			words = append(words, strings.ToUpper(s.sql[:n]))
-			s.sql = s.sql[n:]
+			if s.sql = s.sql[n:]; strings.HasPrefix(s.sql, "'") && words[len(words)-1] == "E" {
+				words = append(words, s.literal(true))
+			}
 		case c == '(' || c == ')' || c == ',' || c == '$':
 			words = append(words, string(c))
 			s.sql = s.sql[1:]
@@ -296,20 +327,19 @@ func (s *statementWords) skipComment() {
 	}
 }
 
-// skipLiteral skips a literal. In one with escapes, a backslash hides the next character.
-func (s *statementWords) skipLiteral(escapes bool) {
+// literal skips a literal, and returns it. In a literal with escapes, a backslash hides the next character.
+func (s *statementWords) literal(escapes bool) (text string) {
 	for i := 1; i < len(s.sql); i++ {
-		switch s.sql[i] {
-		case '\\':
-			if escapes {
-				i++
-			}
-		case '\'':
-			s.sql = s.sql[i+1:] // a doubled quote begins another literal
-			return
+		switch {
+		case escapes && s.sql[i] == '\\', strings.HasPrefix(s.sql[i:], "''"):
+			i++ // the next character is part of the literal
+		case s.sql[i] == '\'':
+			text, s.sql = s.sql[:i+1], s.sql[i+1:]
+			return text
 		}
 	}
-	s.sql = ""
+	text, s.sql = s.sql, ""
+	return text
 }
 
 // skipDollars skips a literal in dollar quotes. It reports false, and skips nothing, if the text does not begin with one.

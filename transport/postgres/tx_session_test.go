@@ -17,51 +17,85 @@ import (
 func TestWhatStatementsLeaveInTheirSession(t *testing.T) {
 	t.Parallel()
 	for sql, want := range map[string]string{
-		"":                                                  "",
-		"SELECT 1":                                          "",
-		"SET search_path = other":                           "SET",
-		"set SESSION search_path TO other":                  "SET",
-		"\n\t sEt role tenant":                              "SET",
-		"SET SESSION AUTHORIZATION tenant":                  "SET",
-		"-- why\nSET x.y = 1":                               "SET",
-		"/* a /* nested */ one */ SET a.b=1":                "SET",
-		"SELECT 1; SET a.b = 1":                             "SET",
-		"SET LOCAL search_path = other":                     "",
-		"SET LOCAL a.b = 1; SET a.b = 1":                    "SET",
-		"SET TRANSACTION ISOLATION LEVEL SERIALIZABLE":      "",
-		"SET CONSTRAINTS ALL DEFERRED":                      "",
-		"UPDATE t SET a = 1":                                "",
-		"UPDATE t\nSET a = 'SET b'":                         "",
-		"INSERT INTO t VALUES ('x; SET a = 1')":             "",
-		`SELECT E'\'; SET a = 1'`:                           "",
-		`SELECT '\'; SET a.b = 1`:                           "SET",
-		`SELECT "; SET a"`:                                  "",
-		"SELECT $$; SET a = 1$$":                            "",
-		"SELECT $x$; SET a = 1;$$ $x$":                      "",
-		"SELECT $1; RESET ALL":                              "RESET",
-		"RESET ROLE":                                        "RESET",
-		"LISTEN orders":                                     "LISTEN",
-		"PREPARE p AS SELECT 1":                             "PREPARE",
-		"DEALLOCATE ALL":                                    "DEALLOCATE",
-		"DISCARD TEMP":                                      "DISCARD",
-		"CREATE TEMP TABLE t (a int)":                       "TEMPORARY",
-		"CREATE LOCAL TEMPORARY TABLE t (a int)":            "TEMPORARY",
-		"CREATE OR REPLACE TEMP VIEW v AS SELECT 1":         "TEMPORARY",
-		"SELECT 1 AS a INTO TEMP t":                         "TEMPORARY",
-		"CREATE TEMP TABLE t (a int) ON COMMIT DROP":        "",
-		"SELECT temp FROM weather":                          "",
-		"DECLARE c CURSOR WITH HOLD FOR SELECT 1":           "WITH HOLD",
-		"SELECT pg_advisory_lock(1)":                        "pg_advisory_lock",
-		"SELECT pg_catalog.PG_Try_Advisory_Lock_Shared($1)": "pg_try_advisory_lock_shared",
-		"SELECT pg_advisory_xact_lock(1)":                   "",
-		"SELECT set_config('a.b', $1, false)":               "set_config",
-		"SELECT set_config('a.b', $1, $2)":                  "set_config",
-		"SELECT set_config('a.b', upper($1), true)":         "",
+		"":                                                "",
+		"SELECT 1":                                        "",
+		"SET search_path = other":                         "SET",
+		"set SESSION search_path TO other":                "SET",
+		"\n\t sEt role tenant":                            "SET",
+		"SET SESSION AUTHORIZATION tenant":                "SET",
+		"-- why\nSET x.y = 1":                             "SET",
+		"/* a /* nested */ one */ SET a.b=1":              "SET",
+		"SELECT 1; SET a.b = 1":                           "SET",
+		"SET LOCAL search_path = other":                   "",
+		"SET LOCAL a.b = 1; SET a.b = 1":                  "SET",
+		"SET TRANSACTION ISOLATION LEVEL SERIALIZABLE":    "",
+		"SET CONSTRAINTS ALL DEFERRED":                    "",
+		"UPDATE t SET a = 1":                              "",
+		"UPDATE t\nSET a = 'SET b'":                       "",
+		"INSERT INTO t VALUES ('x; SET a = 1')":           "",
+		`SELECT E'\'; SET a = 1'`:                         "",
+		`SELECT '\'; SET a.b = 1`:                         "SET",
+		`SELECT e'it''s \'; SET a = 1'`:                   "",
+		`SELECT 1 FROM t AS e WHERE e = '\'; SET a.b = 1`: "SET",
+		`SELECT "; SET a"`:                                "",
+		"SELECT $$; SET a = 1$$":                          "",
+		"SELECT $x$; SET a = 1;$$ $x$":                    "",
+		"SELECT $1; RESET ALL":                            "RESET",
+		"RESET ROLE":                                      "RESET",
+		"LISTEN orders":                                   "LISTEN",
+		"PREPARE p AS SELECT 1":                           "PREPARE",
+		"DEALLOCATE ALL":                                  "DEALLOCATE",
+		"DISCARD TEMP":                                    "DISCARD",
+		"CREATE TEMP TABLE t (a int)":                     "TEMPORARY",
+		"CREATE LOCAL TEMPORARY TABLE t (a int)":          "TEMPORARY",
+		"CREATE OR REPLACE TEMP VIEW v AS SELECT 1":       "TEMPORARY",
+		"SELECT 1 AS a INTO TEMP t":                       "TEMPORARY",
+		"SELECT 1 AS a INTO LOCAL TEMP t":                 "TEMPORARY",
+		"CREATE TABLE pg_temp.t (a int)":                  "TEMPORARY",
+		"CREATE OR REPLACE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql AS 'SELECT 1'": "TEMPORARY",
+		"SELECT 1 AS a INTO pg_temp.t":                                       "TEMPORARY",
+		"CREATE TABLE pg_temp.t (a int) ON COMMIT DROP":                      "",
+		"INSERT INTO pg_temp.t VALUES (1)":                                   "",
+		"INSERT INTO temp (a) VALUES (1)":                                    "",
+		"MERGE INTO temp USING t ON a = b WHEN MATCHED THEN DELETE":          "",
+		"SELECT local.temp, global.temp FROM local, global":                  "",
+		"ALTER TABLE t ADD temp int":                                         "",
+		"WITH hold AS (SELECT 1) SELECT 1 FROM hold":                         "",
+		"CREATE TEMP TABLE t (a int) ON COMMIT DROP":                         "",
+		"SELECT temp FROM weather":                                           "",
+		"DECLARE c CURSOR WITH HOLD FOR SELECT 1":                            "WITH HOLD",
+		"SELECT pg_advisory_lock(1)":                                         "pg_advisory_lock",
+		"SELECT pg_catalog.PG_Try_Advisory_Lock_Shared($1)":                  "pg_try_advisory_lock_shared",
+		"SELECT pg_advisory_xact_lock(1)":                                    "",
+		"SELECT set_config('a.b', $1, false)":                                "set_config",
+		"SELECT set_config('a.b', $1, $2)":                                   "set_config",
+		"SELECT set_config('a.b', upper($1), true)":                          "",
 		"SELECT set_config('a.b', 'x', TRUE), set_config('a.c', 'y', false)": "set_config",
 	} {
 		var got traces
 		if got.note(sql); got.left != want || got.role {
 			t.Errorf("%q leaves %+v, want %q", sql, got, want)
+		}
+	}
+}
+
+func TestStatementsThatMayTakeAnotherRole(t *testing.T) {
+	t.Parallel()
+	for sql, want := range map[string]bool{
+		"SELECT 1":                            false,
+		"SET LOCAL ROLE a":                    true,
+		"set local role to a":                 true,
+		"SET LOCAL a.role = 'role'; SELECT 1": false,
+		"SELECT set_config('role', $1, true)": true,
+		"SELECT set_config('ROLE', 'a', true), set_config('shop.tenant', $1, true)":     true,
+		"SELECT set_config($1, $2, true)":                                               true,
+		"SELECT set_config(E'role', $1, true)":                                          true,
+		"SELECT set_config('shop.tenant', 'role', true)":                                false,
+		"SELECT set_config('shop.tenant', $1, true) WHERE a = 'role' AND role = 'role'": false,
+	} {
+		var got traces
+		if got.note(sql); got.role != want || got.left != "" {
+			t.Errorf("%q: %+v, want role %v", sql, got, want)
 		}
 	}
 }
@@ -101,12 +135,20 @@ func TestAHandlerMayTakeAnotherRole(t *testing.T) {
 	w.exec("GRANT INSERT ON %sbiz TO " + role)
 	c := w.open()
 	send(t, c, to("in", msg("1")))
-	tx, user := begun(t, receive(t, receiver(t, c, "in"), 1)[0])
+	r := receiver(t, c, "in")
+	tx, user := begun(t, receive(t, r, 1)[0])
 	_, err := user.Exec(t.Context(), "SET LOCAL ROLE "+role)
 	ok(t, err)
 	ok(t, w.write(user, 1))
 	ok(t, tx.Complete(t.Context(), []transport.Operation{to("out", msg("2"))}))
 	w.wantRows(0, 1, 1)
+	send(t, c, to("in", msg("3")))
+	tx, user = begun(t, receive(t, r, 1)[0])
+	_, err = user.Exec(t.Context(), "SELECT set_config('role', $1, true)", strings.Trim(role, `"`))
+	ok(t, err)
+	ok(t, w.write(user, 2))
+	ok(t, tx.Complete(t.Context(), []transport.Operation{to("out", msg("4"))}))
+	w.wantRows(0, 2, 2)
 }
 
 // TestAHandlersSessionIsItsOwn has a handler change its session, by each way to execute a statement, in a transaction that is
