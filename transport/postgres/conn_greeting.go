@@ -24,19 +24,23 @@ const askGreeting = `SELECT pg_catalog.current_database(), ` + askStarted + `, p
 	pg_catalog.current_setting('server_encoding'), pg_catalog.current_schemas(true)::pg_catalog.text, current_user::pg_catalog.text,
 	coalesce((SELECT CASE WHEN rolsuper THEN -1 ELSE rolconnlimit END FROM pg_catalog.pg_roles WHERE rolname OPERATOR(pg_catalog.=) current_user), -1)`
 
-// askShadows finds a function or an operator that the search_path puts before one of the server's with the same parameters.
+// askShadows finds a function or an operator that the search_path puts before one of the server's with the same parameters. Members
+// of extensions do not count: pgcrypto has a gen_random_uuid that does the same, and orafce is used with such a search_path.
 const askShadows = `WITH before AS (
 	SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace AS n
 	WHERE pg_catalog.left(n.nspname::pg_catalog.text, 7) OPERATOR(pg_catalog.<>) 'pg_temp' AND pg_catalog.array_position(pg_catalog.current_schemas(true), n.nspname)
 		OPERATOR(pg_catalog.<) pg_catalog.array_position(pg_catalog.current_schemas(true), 'pg_catalog'::pg_catalog.name)
 ), named AS (
-	SELECT 'function' AS kind, pronamespace AS home, proname AS name, proargtypes::pg_catalog.text AS types FROM pg_catalog.pg_proc
-	UNION ALL SELECT 'operator', oprnamespace, oprname, pg_catalog.concat(oprleft, ' ', oprright) FROM pg_catalog.pg_operator
+	SELECT 'function' AS kind, 'pg_catalog.pg_proc'::pg_catalog.regclass AS class, oid, pronamespace AS home, proname AS name,
+		proargtypes::pg_catalog.text AS types FROM pg_catalog.pg_proc
+	UNION ALL SELECT 'operator', 'pg_catalog.pg_operator'::pg_catalog.regclass, oid, oprnamespace, oprname, pg_catalog.concat(oprleft, ' ', oprright) FROM pg_catalog.pg_operator
 )
 SELECT pg_catalog.concat(theirs.kind, ' ', before.nspname, '.', theirs.name) FROM before
 JOIN named AS theirs ON theirs.home OPERATOR(pg_catalog.=) before.oid
 JOIN named AS own ON own.home OPERATOR(pg_catalog.=) 'pg_catalog'::pg_catalog.regnamespace AND own.kind OPERATOR(pg_catalog.=) theirs.kind
 	AND own.name OPERATOR(pg_catalog.=) theirs.name AND own.types OPERATOR(pg_catalog.=) theirs.types
+WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_depend AS d WHERE d.classid OPERATOR(pg_catalog.=) theirs.class
+	AND d.objid OPERATOR(pg_catalog.=) theirs.oid AND d.deptype OPERATOR(pg_catalog.=) 'e')
 ORDER BY 1 LIMIT 1`
 
 // leastConnections is the number of connections with which an endpoint receives: for claims, renewals, writes, notifications

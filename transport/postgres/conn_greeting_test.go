@@ -145,3 +145,28 @@ func TestGreetings(t *testing.T) {
 		})
 	}
 }
+
+// TestASearchPathMayPreferExtensions has a function that replaces one of the server's, at first without and then with an extension
+// to which the function belongs, such as gen_random_uuid of pgcrypto.
+func TestASearchPathMayPreferExtensions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := Transport{URL: testURL() + "&search_path=" + w.schema + ",pg_catalog", Schema: w.schema}
+	open := func() error {
+		c, err := p.Open(t.Context(), transport.Env{Endpoint: w.schema, Instance: "one"})
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}
+	ok(t, open())
+	function := w.schema + ".octet_length(text)"
+	w.exec("CREATE FUNCTION " + function + " RETURNS int LANGUAGE sql AS 'SELECT 0'")
+	if err := open(); err == nil || !strings.Contains(err.Error(), "function "+w.schema+".octet_length") {
+		t.Errorf("error %v, want one that names the function", err)
+	}
+	w.exec("ALTER EXTENSION plpgsql ADD FUNCTION " + function)
+	err := open()
+	w.exec("ALTER EXTENSION plpgsql DROP FUNCTION " + function)
+	ok(t, err)
+}
