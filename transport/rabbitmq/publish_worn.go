@@ -83,7 +83,9 @@ func (p *publisher) replace(s *sender) *sender {
 		return s
 	}
 	p.current.set(next, nil)
-	p.tasks.Go(func() { s.finish(<-s.failed) })
+	if !p.tasks.Go(func() { s.finish(<-s.failed) }) { // the connection has ended
+		s.finish(<-s.failed)
+	}
 	if p.worn = append(p.worn, s); len(p.worn) > maxWorn {
 		oldest := p.worn[0]
 		p.worn = p.worn[1:]

@@ -2,6 +2,8 @@ package rabbitmq
 
 import (
 	"context"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 )
@@ -93,4 +95,27 @@ func TestFewReplacedChannelsStayOpen(t *testing.T) {
 			t.Errorf("channel %d is closed", i+1)
 		}
 	}
+}
+
+// A channel that is replaced while the connection is being closed ends, because publishes wait for its end.
+func TestAReplacedChannelEndsWithItsConnection(t *testing.T) {
+	t.Parallel()
+	broker := newStandIn(t)
+	c := opened(t, broker.url)
+	s := sendingOn(t, c, nil)
+	p, _, _ := c.publishing.now()
+	var stopping sync.WaitGroup
+	stopping.Go(p.tasks.Stop)
+	for p.tasks.Go(func() {}) {
+		runtime.Gosched()
+	}
+	s.worn <- struct{}{}
+	sendingOn(t, c, s)
+	p.brokerConn.close()
+	select {
+	case <-s.over:
+	case <-time.After(time.Minute):
+		t.Fatal("the channel has not ended")
+	}
+	stopping.Wait()
 }
