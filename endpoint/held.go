@@ -226,7 +226,9 @@ func (a *attempt) moveDecided(ctx context.Context, queue string) result {
 	rec := r.begin(a, a.facts(&decidedError{failed.Get(header.ExceptionMessage), failed.Get(header.HoldfastFaultClass)}))
 	rec.Failure.Queue = cmp.Or(a.live.names.of(failed.Get(header.FailedQ)), a.queue)
 	rec.Action = recoverability.MoveToError{Queue: a.live.errorQueueOf(queue)}
-	rec.Fault = failed
+	if rec.Fault = failed; failed.Get(header.FailedQ) == "" { // the copy had no room for the headers, or no endpoint has made it
+		rec.Fault = r.faultHeaders(ctx, rec.Failure)
+	}
 	return r.end(ctx, rec, r.conclude(ctx, rec))
 }
 
@@ -243,7 +245,9 @@ func (l *live) errorQueueOf(named string) string {
 // decidedError is the failure of a message in an earlier delivery.
 type decidedError struct{ text, class string }
 
-func (e *decidedError) Error() string { return errtree.Cut(e.text, maxLogged) }
+func (e *decidedError) Error() string {
+	return errtree.Cut(cmp.Or(e.text, "the message has failed before, and does not say why"), maxLogged)
+}
 
 // FaultClass returns the class of the fault in the error queue.
 func (e *decidedError) FaultClass() string { return e.class }

@@ -503,6 +503,8 @@ func TestACopyNamesItsErrorQueue(t *testing.T) {
 		pass(time.Minute)
 		if all := broker.Messages("error"); len(all) != 2 || all[0].ID != "forged" {
 			t.Errorf("the error queue has %d messages", len(all))
+		} else if queue, text := all[0].Headers.Get(header.FailedQ), all[0].Headers.Get(header.ExceptionMessage); queue != "sales" || text == "" {
+			t.Errorf("the message has failed in %q: %q", queue, text) // without a queue nothing can return the message
 		}
 		synctest.Wait()
 		r.End()
