@@ -58,7 +58,7 @@ type batch struct {
 	flight []sent
 	failed []transport.OpError
 
-	tooLate bool // an answer has not come within maxAnswer
+	tooLate bool // an answer to what is in flight has not come within maxAnswer
 
 	encoded *transport.Message // the message that msg is made of
 	msg     amqp.Publishing
@@ -267,7 +267,7 @@ func (b *batch) settle(ctx context.Context) {
 			b.failed = append(b.failed, transport.OpError{Index: f.index, Err: err})
 		}
 	}
-	b.flight = b.flight[:0]
+	b.flight, b.tooLate = b.flight[:0], false
 }
 
 func (b *batch) answer(ctx context.Context, s sent) error {
@@ -276,7 +276,7 @@ func (b *batch) answer(ctx context.Context, s sent) error {
 		return b.to.outcome(s)
 	default:
 	}
-	if b.tooLate { // for all that this call has published before
+	if b.tooLate {
 		return b.abandon(s, errNoAnswer)
 	}
 	slow := slowTimers.Get().(*time.Timer)

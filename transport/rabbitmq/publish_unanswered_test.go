@@ -252,3 +252,26 @@ func TestTheDestinationOfARoute(t *testing.T) {
 		}
 	}
 }
+
+// A batch that is larger than the window settles its messages in parts. A missing answer in one part says nothing of the next.
+func TestAMissingAnswerConcernsItsPartOfABatch(t *testing.T) {
+	t.Parallel()
+	broker := newStandIn(t)
+	c := opened(t, broker.url)
+	b, err := c.newBatch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.to.release(b.sender)
+	b.tooLate = true
+	b.settle(t.Context())
+	b.ops = sends("healthy", 500)
+	for i := range b.ops {
+		if err := b.publish(t.Context(), i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b.settle(t.Context()); len(b.failed) > 0 {
+		t.Errorf("%d messages for a healthy queue failed: %v", len(b.failed), b.failed[0].Err)
+	}
+}
