@@ -38,6 +38,13 @@ var (
 	set_config('enable_seqscan', current_setting('holdfast.enable_seqscan'), true)`
 )
 
+// A role that the handlers have taken may have no rights on the table of records. These statements are around the others then.
+const (
+	keepRole     = `SELECT set_config('holdfast.role', current_setting('role'), true)`
+	sessionRole  = `SET LOCAL role TO DEFAULT`
+	handlersRole = `SELECT set_config('role', current_setting('holdfast.role'), true)`
+)
+
 // recordStatements are the statements about records.
 type recordStatements struct {
 	create, lock, save, remove, forget, page, one, count, sample string
@@ -98,16 +105,24 @@ func (s *store) loaded(err error, id transport.RecordID) error {
 func (h *handlerTx) lockRecord(
 	ctx context.Context, id transport.RecordID, create *transport.RecordName,
 ) (r transport.Record, err error) {
-	st := h.store.recordStatements
+	st, hasRole := h.store.recordStatements, h.user.role
 	var b pgx.Batch
+	if hasRole {
+		b.Queue(keepRole)
+		b.Queue(sessionRole)
+	}
 	b.Queue(recordSettings)
 	if create != nil {
 		b.Queue(st.create, uuid.Text(id), escaped(create.Kind), escaped(create.Key))
 	}
+	before := b.Len()
 	b.Queue(st.lock, uuid.Text(id))
 	b.Queue(handlersSettings)
-	results := h.user.SendBatch(ctx, &b)
-	for range b.Len() - 2 {
+	if hasRole {
+		b.Queue(handlersRole)
+	}
+	results := h.user.send(ctx, &b)
+	for range before {
 		if _, err := results.Exec(); err != nil {
 			return r, errors.Join(err, results.Close())
 		}

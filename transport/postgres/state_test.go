@@ -71,6 +71,28 @@ func TestALoadLeavesTheHandlersSettings(t *testing.T) {
 	}
 }
 
+// A behavior, or a handler before, may have taken the role of a tenant, who has no rights on the table of records.
+func TestALoadLeavesTheHandlersRole(t *testing.T) {
+	t.Parallel()
+	w, c := newRecords(t)
+	role := w.tenant()
+	tx, states, user := recordTx(t, c)
+	_, err := user.Exec(t.Context(), "SET LOCAL ROLE "+role)
+	ok(t, err)
+	save(t, states, `1`)
+	var after string
+	ok(t, user.QueryRow(t.Context(), `SELECT quote_ident(current_user)`).Scan(&after))
+	if after != role {
+		t.Errorf("the role is %s after the load, want %s", after, role)
+	}
+	ok(t, tx.Complete(t.Context(), nil))
+	r, err := c.(transport.StateInspector).Record(t.Context(), recordID)
+	ok(t, err)
+	if string(r.State) != `1` {
+		t.Errorf("the state is %s", r.State)
+	}
+}
+
 // A handler may roll its savepoint back, and so unlock a record that was loaded in it.
 func TestARecordThatASavepointHasUnlockedIsAConflict(t *testing.T) {
 	t.Parallel()

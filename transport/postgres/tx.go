@@ -204,7 +204,7 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, user *userTx, u *tab
 		b.Queue(beginMarked)
 	}
 	if user.role {
-		b.Queue("SET LOCAL role TO DEFAULT")
+		b.Queue(sessionRole)
 	}
 	groups := s.groups([]*tablequeue.Unit{u})
 	s.lookAtFilters(ctx, groups)

@@ -60,6 +60,11 @@ func (u *userTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row 
 
 func (u *userTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	u.noteAll(b)
+	return u.send(ctx, b)
+}
+
+// send is SendBatch, also for statements of the engine.
+func (u *userTx) send(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if !u.lock.wanted && u.first(nil) {
 		return firstBatch{u.beginWith(ctx, b.QueuedQueries...)}
 	}

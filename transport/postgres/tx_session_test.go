@@ -121,16 +121,22 @@ func BenchmarkLeaves(b *testing.B) {
 	}
 }
 
+// tenant creates a role without rights, and returns its quoted name.
+func (w *world) tenant() (role string) {
+	role = quote(strings.ReplaceAll(w.schema, `"`, "") + " tenant")
+	w.exec("CREATE ROLE " + role)
+	w.t.Cleanup(func() {
+		_, err := w.sql.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role)
+		ok(w.t, err)
+	})
+	return role
+}
+
 // TestAHandlerMayTakeAnotherRole has the role of a tenant, who may not write to the queues, in a handler's transaction.
 func TestAHandlerMayTakeAnotherRole(t *testing.T) {
 	t.Parallel()
 	w := newBiz(t)
-	role := quote(strings.ReplaceAll(w.schema, `"`, "") + " tenant")
-	w.exec("CREATE ROLE " + role)
-	t.Cleanup(func() {
-		_, err := w.sql.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role)
-		ok(t, err)
-	})
+	role := w.tenant()
 	w.exec("GRANT USAGE ON SCHEMA " + w.schema + " TO " + role)
 	w.exec("GRANT INSERT ON %sbiz TO " + role)
 	c := w.open()
