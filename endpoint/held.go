@@ -52,7 +52,11 @@ func (r *recovery) beginHold(ctx context.Context, err error) (w waits, ok bool) 
 		return w, false
 	}
 	queue, size := r.move.wanted.Queue, int64(len(r.original.Body)+r.original.Headers.Size())
-	place, begins := r.live.room.Enter(queue, size, err)
+	enter := r.live.room.Enter
+	if _, line := errors.AsType[*lineError](err); line {
+		enter = r.live.room.Follow
+	}
+	place, begins := enter(queue, size, err)
 	if place == nil {
 		return w, false
 	}

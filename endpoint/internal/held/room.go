@@ -3,7 +3,8 @@
 //
 // While an error queue refuses, one message is tried after each pause, each time another one: the queue may refuse some messages
 // only, such as large ones. Each success lets two others follow, so that a queue that accepts messages again is filled quickly,
-// and a queue with little room is not flooded.
+// and a queue with little room is not flooded. After a row of successes further messages need not wait: otherwise a steady flow
+// of failed messages would keep the queue in the room for ever.
 package held
 
 import (
@@ -23,6 +24,8 @@ const (
 	mostPause  = 30 * time.Second
 	// maxTries bounds the messages of a queue that are tried at once.
 	maxTries = 32
+	// recovered is how many messages in a row a queue has accepted when others need not wait behind those that still do.
+	recovered = maxTries
 )
 
 // Room is the account of an endpoint. The zero value is empty. Its methods are safe for concurrent use.
@@ -40,6 +43,7 @@ type queue struct {
 	since    time.Time
 	err      error // the last refusal
 	accepted int
+	inRow    int // accepted since the last refusal
 
 	places  int
 	waiting []*Place // the next to be tried first
@@ -80,11 +84,29 @@ type State struct {
 	Accepted int // messages since that time
 }
 
-// Enter returns a place for a message of size bytes that an error queue has refused with err, or is not sent to the queue because
-// others wait. It returns nil if there is no room. begins reports whether the message is the first that waits for the queue.
+// Enter returns a place for a message of size bytes that an error queue has refused with err. It returns nil if there is no room.
+// begins reports whether the message is the first that waits for the queue.
 func (r *Room) Enter(name string, size int64, err error) (p *Place, begins bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if q := r.queues[name]; q != nil {
+		if q.err = err; q.inRow >= recovered {
+			q.inRow, q.credit = 0, 0
+			q.refusals++
+		}
+	}
+	return r.enter(name, size, err)
+}
+
+// Follow is Enter for a message that was not sent to the queue, because of a [Room.Refusal].
+func (r *Room) Follow(name string, size int64, refusal error) (p *Place, begins bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.enter(name, size, refusal)
+}
+
+// enter is called with mu held.
+func (r *Room) enter(name string, size int64, err error) (p *Place, begins bool) {
 	if r.messages >= MaxMessages || r.bytes+size > MaxBytes {
 		r.full = true
 		return nil, false
@@ -106,12 +128,12 @@ func (r *Room) Enter(name string, size int64, err error) (p *Place, begins bool)
 	return p, begins
 }
 
-// Refusal returns the last refusal of a queue for which messages wait: others do not overtake them. It returns nil for any other
-// queue.
+// Refusal returns the last refusal of a queue for which messages wait: others wait behind them. It returns nil for any other queue,
+// and for one that accepts messages again.
 func (r *Room) Refusal(name string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if q := r.queues[name]; q != nil {
+	if q := r.queues[name]; q != nil && q.inRow < recovered {
 		return q.err
 	}
 	return nil
@@ -130,7 +152,7 @@ func (p *Place) Refused(err error) {
 	}
 	p.state = waiting
 	q.running--
-	q.err, q.credit = err, 0
+	q.err, q.credit, q.inRow = err, 0, 0
 	q.waiting = append(q.waiting, p)
 	if p.began == q.refusals {
 		q.refusals++
@@ -147,6 +169,7 @@ func (p *Place) Accepted() *State {
 	defer p.room.mu.Unlock()
 	if q := p.queue; p.state == trying {
 		q.accepted++
+		q.inRow++
 		q.pause = 0
 		q.credit = min(q.credit+2, maxTries)
 	}

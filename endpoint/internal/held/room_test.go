@@ -240,6 +240,60 @@ func TestARefusedMessageHoldsUpNoOther(t *testing.T) {
 	})
 }
 
+// Messages that fail all the time keep no queue in the room that accepts messages again. Another refusal is seen.
+func TestAQueueThatAcceptsLeavesTheRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := new(Room)
+		q := &errorQueue{room: r, name: "error"}
+		for range 10 {
+			q.enter(1, nil)
+		}
+		pass(time.Minute)
+		q.set(1<<30, false)
+		direct := 0
+		for range 60_000 { // 1,000 a second, of which each takes 0.1 s
+			if refusal := r.Refusal("error"); refusal == nil {
+				direct++
+			} else if p, _ := r.Follow("error", 1, refusal); p != nil {
+				go func() {
+					<-p.Turn()
+					<-time.After(100 * time.Millisecond)
+					_ = p.Accepted()
+				}()
+			}
+			<-time.After(time.Millisecond)
+		}
+		pass(time.Minute)
+		if all, full := r.States(); len(all) > 0 || full || direct == 0 {
+			t.Errorf("%d messages were sent at once; the room has %+v, full %v", direct, all, full)
+		}
+
+		const n = 200
+		q = &errorQueue{room: r, name: "error"}
+		for range n {
+			q.enter(1, nil)
+		}
+		q.set(1<<30, false)
+		for q.accepted < recovered {
+			if r.Refusal("error") == nil {
+				t.Fatalf("a message overtakes others after %d successes", q.accepted)
+			}
+			pass(5 * time.Millisecond)
+		}
+		if r.Refusal("error") != nil || q.accepted == n {
+			t.Errorf("others wait after %d of %d successes", q.accepted, n)
+		}
+		refused, _ := r.Enter("error", 1, errFull)
+		if r.Refusal("error") == nil {
+			t.Error("a refusal is not seen")
+		}
+		_ = refused.Leave()
+		if pass(time.Minute); q.accepted != n {
+			t.Errorf("%d of %d accepted", q.accepted, n)
+		}
+	})
+}
+
 // The room is bounded by the number and by the bytes of its messages, for all queues together.
 func TestTheRoomIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
