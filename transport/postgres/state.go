@@ -38,7 +38,8 @@ var (
 	set_config('enable_seqscan', current_setting('holdfast.enable_seqscan'), true)`
 )
 
-// A role that the handlers have taken may have no rights on the table of records. These statements are around the others then.
+// A role that the handlers have taken may have no rights on the tables of the engine. These statements are around those of the
+// engine then, the first two in a round trip of their own: the server needs rights already to prepare a statement.
 const (
 	keepRole     = `SELECT set_config('holdfast.role', current_setting('role'), true)`
 	sessionRole  = `SET LOCAL role TO DEFAULT`
@@ -105,12 +106,11 @@ func (s *store) loaded(err error, id transport.RecordID) error {
 func (h *handlerTx) lockRecord(
 	ctx context.Context, id transport.RecordID, create *transport.RecordName,
 ) (r transport.Record, err error) {
-	st, hasRole := h.store.recordStatements, h.user.role
-	var b pgx.Batch
-	if hasRole {
-		b.Queue(keepRole)
-		b.Queue(sessionRole)
+	st := h.store.recordStatements
+	if err := h.user.takeSessionRole(ctx); err != nil {
+		return r, err
 	}
+	var b pgx.Batch
 	b.Queue(recordSettings)
 	if create != nil {
 		b.Queue(st.create, uuid.Text(id), escaped(create.Kind), escaped(create.Key))
@@ -118,7 +118,7 @@ func (h *handlerTx) lockRecord(
 	before := b.Len()
 	b.Queue(st.lock, uuid.Text(id))
 	b.Queue(handlersSettings)
-	if hasRole {
+	if h.user.role {
 		b.Queue(handlersRole)
 	}
 	results := h.user.send(ctx, &b)

@@ -199,12 +199,12 @@ const (
 )
 
 func (s *store) commit(ctx context.Context, conn *pgx.Conn, user *userTx, u *tablequeue.Unit) error {
+	if err := user.takeSessionRole(ctx); err != nil {
+		return err
+	}
 	var b pgx.Batch
 	if user.tx == nil {
 		b.Queue(beginMarked)
-	}
-	if user.role {
-		b.Queue(sessionRole)
 	}
 	groups := s.groups([]*tablequeue.Unit{u})
 	s.lookAtFilters(ctx, groups)

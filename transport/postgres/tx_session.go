@@ -39,6 +39,15 @@ func (t *traces) note(sql string) {
 	}
 }
 
+// takeSessionRole gives the transaction the role of the session, if the handlers have given it another one.
+func (u *userTx) takeSessionRole(ctx context.Context) error {
+	if !u.role {
+		return nil
+	}
+	_, err := u.conn.PgConn().Exec(ctx, keepRole+";"+sessionRole).ReadAll()
+	return err
+}
+
 // caller returns the first function on the stack that is neither of this package nor of pgx.
 func caller() string {
 	var pcs [32]uintptr

@@ -279,7 +279,7 @@ func (b *batch) answer(ctx context.Context, s sent) error {
 	if b.tooLate {
 		return b.abandon(s, errNoAnswer)
 	}
-	slow := slowTimers.Get().(*time.Timer)
+	slow := slowTimers.Get().(*time.Timer) //nolint:errcheck // New makes no other values
 	slow.Reset(slowAnswer)
 	defer func() {
 		slow.Stop()
