@@ -43,7 +43,7 @@ type QueueHealth struct {
 	Buffered int    `json:"buffered"` // received, not handled yet
 	Handling int    `json:"handling"` // in handlers
 	Settling int    `json:"settling"` // handled, not settled yet; or waiting because of [Message.AtMost] or for a key
-	// Held are failed messages that wait because their error queue does not accept them. No handler waits for their places.
+	// Held is the number of failed messages that wait because their error queue accepts no messages. They take no slots.
 	Held int `json:"held,omitempty"`
 	// Bytes is the size of the headers and bodies of all except the held ones: see [Config.MaxBufferedBytes].
 	Bytes int64 `json:"bytes"`

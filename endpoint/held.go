@@ -197,7 +197,8 @@ func (x *execution) leaveTo(ctx context.Context, exit transport.Operation) (err 
 	})
 }
 
-// decided moves a message that was held before to the error queue, without a handler. It reports false for any other message.
+// decided moves a message that was held before to the error queue, without a handler. If the message was not held, decided does
+// nothing and returns false.
 func (in *incoming) decided(ctx context.Context) bool {
 	queue, ok := in.delivery.Message().Headers.Lookup(header.HoldfastFaultDecided)
 	if !ok {

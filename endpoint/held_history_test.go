@@ -14,7 +14,7 @@ import (
 )
 
 // Whatever the error queue does, and whenever the endpoint stops or deliveries are lost: each failed message arrives in the error
-// queue, and other messages are handled. Without losses and silence it arrives once, and its handler runs once.
+// queue, and other messages are handled. Without losses and silence each failed message arrives once, and its handler runs once.
 func TestHistoriesOfHeldMessages(t *testing.T) {
 	cases, seed := 300, rand.Uint64()
 	switch {

@@ -42,7 +42,7 @@ func (o *orders) handler() endpoint.Handler {
 	})
 }
 
-// handled returns the number of orders that were handled, and those for which the handler ran more than once.
+// handled returns the number of orders that were handled, and the orders for which the handler ran more than once.
 func (o *orders) handled() (well int, twice []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -65,10 +65,15 @@ func (h handler) Handle(ctx context.Context, r slog.Record) error {
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- h.handle(ctx, r)
-		if since, lost := h.stall.end(); lost > 0 {
-			_ = h.handle(ctx, lostLines(since, lost))
-		}
+		var err error
+		defer func() { // also if the handler ends its goroutine
+			since, lost := h.stall.end()
+			done <- err
+			if lost > 0 {
+				_ = h.handle(ctx, lostLines(since, lost)) // if that line is lost too, Health has named the stall
+			}
+		}()
+		err = h.handle(ctx, r)
 	}()
 	patience := time.NewTimer(Patience)
 	defer patience.Stop()

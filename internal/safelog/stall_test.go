@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -68,6 +69,27 @@ func TestALogThatTakesNothingStopsNobody(t *testing.T) {
 		text := strings.Join(p.lines, "\n")
 		if strings.Count(text, "left") != 3 || strings.Contains(text, "\nlost") || !strings.Contains(text, "lost=4") || !strings.HasSuffix(text, "last") {
 			t.Errorf("the log:\n%s", text)
+		}
+	})
+}
+
+// exiting is a log handler that ends the goroutine of each call.
+type exiting struct{ slog.Handler }
+
+func (exiting) Handle(context.Context, slog.Record) error {
+	runtime.Goexit()
+	return nil
+}
+
+func TestAHandlerThatEndsItsGoroutineStallsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := reportTo(slog.New(exiting{slog.DiscardHandler}), io.Discard)
+		began := time.Now()
+		for range 3 {
+			l.Error("line")
+		}
+		if _, _, stalled := Stalled(l); stalled || time.Since(began) != 0 {
+			t.Errorf("stalled is %v after %v", stalled, time.Since(began))
 		}
 	})
 }

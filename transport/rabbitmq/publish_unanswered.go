@@ -109,12 +109,13 @@ func (u *unanswered) of(to route, since time.Time) *silence {
 func (u *unanswered) wait(to route) {
 	to = to.destination()
 	u.mu.Lock()
-	defer u.mu.Unlock()
 	s := u.of(to, time.Now().Add(-slowAnswer))
 	s.waiting++
-	if !s.told {
-		s.told = true
-		u.log.Warn("the broker does not confirm messages for a queue: it may have lost its majority", "queue", to.name())
+	first := !s.told
+	s.told = true
+	u.mu.Unlock() // the log may be slow, and each publish needs mu
+	if first {
+		u.log.Warn("the broker does not confirm messages for a queue: the queue may have lost its majority", "queue", to.name())
 	}
 }
 
@@ -185,15 +186,17 @@ func (u *unanswered) answered(to route) {
 	}
 	to = to.destination()
 	u.mu.Lock()
-	defer u.mu.Unlock()
 	s := u.destinations[to]
 	if s == nil {
+		u.mu.Unlock()
 		return
 	}
-	if s.told {
-		u.log.Info("the broker confirms messages for a queue again", "queue", to.name(), "after", time.Since(s.since).Round(time.Second))
-	}
+	told, silent := s.told, time.Since(s.since)
 	s.since, s.told, s.trial = time.Now(), false, time.Time{}
+	u.mu.Unlock()
+	if told {
+		u.log.Info("the broker confirms messages for a queue again", "queue", to.name(), "after", silent.Round(time.Second))
+	}
 }
 
 // warnings names the destinations that do not answer.

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -225,6 +227,37 @@ func TestASlowDestinationIsNamed(t *testing.T) {
 			t.Error("something is kept of the destination")
 		}
 	})
+}
+
+// hangingLog is a log handler whose calls return when free is closed.
+type hangingLog struct{ free chan struct{} }
+
+func (hangingLog) Enabled(context.Context, slog.Level) bool { return true }
+func (l hangingLog) WithAttrs([]slog.Attr) slog.Handler     { return l }
+func (l hangingLog) WithGroup(string) slog.Handler          { return l }
+
+func (l hangingLog) Handle(context.Context, slog.Record) error {
+	<-l.free
+	return nil
+}
+
+// A log that hangs holds up the publishes to the queue that the log line is about, and no other.
+func TestASlowLogDelaysNoOtherQueue(t *testing.T) {
+	t.Parallel()
+	free := make(chan struct{})
+	u := unanswered{log: slog.New(hangingLog{free})}
+	slow, other := route{key: "slow", mandatory: true}, route{key: "other", mandatory: true}
+	var all sync.WaitGroup
+	all.Go(func() { u.wait(slow) })
+	for !u.some.Load() {
+		runtime.Gosched()
+	}
+	u.answered(other)
+	if err := u.refuse(other); err != nil {
+		t.Error(err)
+	}
+	close(free)
+	all.Wait()
 }
 
 func TestAbandonedPublishesOfAllDestinations(t *testing.T) {

@@ -1,10 +1,10 @@
-// Package held keeps account of the failed messages that wait because their error queue does not accept them, and decides when
-// each is tried again. The package does no I/O.
+// Package held keeps account of the failed messages that wait because their error queue accepts no messages. The package decides
+// when each message is tried again, and does no I/O.
 //
-// While an error queue refuses, one message is tried after each pause, each time another one: the queue may refuse some messages
-// only, such as large ones. Each success lets two others follow, so that a queue that accepts messages again is filled quickly,
-// and a queue with little room is not flooded. After a row of successes further messages need not wait: otherwise a steady flow
-// of failed messages would keep the queue in the room for ever.
+// While an error queue refuses, one message is tried after each pause, and the messages take turns: the queue may refuse large
+// messages only. After each success two more messages are tried, so that the queue is filled quickly when there is room again,
+// and is not flooded when there is little room. After a row of successes new failed messages need not wait: otherwise a steady
+// flow of failed messages would keep the queue in the room for ever.
 package held
 
 import (
@@ -24,7 +24,8 @@ const (
 	mostPause  = 30 * time.Second
 	// maxTries bounds the messages of a queue that are tried at once.
 	maxTries = 32
-	// recovered is how many messages in a row a queue has accepted when others need not wait behind those that still do.
+	// recovered is how many messages in a row a queue has accepted when a new failed message need not wait behind the messages
+	// in the room.
 	recovered = maxTries
 )
 
@@ -128,8 +129,8 @@ func (r *Room) enter(name string, size int64, err error) (p *Place, begins bool)
 	return p, begins
 }
 
-// Refusal returns the last refusal of a queue for which messages wait: others wait behind them. It returns nil for any other queue,
-// and for one that accepts messages again.
+// Refusal returns the last refusal of a queue for which messages wait: a new failed message waits behind these messages. Refusal
+// returns nil if no message waits for the queue, or if the queue accepts messages again.
 func (r *Room) Refusal(name string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,7 +143,7 @@ func (r *Room) Refusal(name string) error {
 // Turn returns a channel that receives each time the message is to be tried. Refused or Leave ends the try.
 func (p *Place) Turn() <-chan struct{} { return p.turn }
 
-// Refused records that the queue has refused the message again, which waits for its next turn, behind the others.
+// Refused records that the queue has refused the message again. The message waits for its next turn, behind all other messages.
 func (p *Place) Refused(err error) {
 	r, q := p.room, p.queue
 	r.mu.Lock()
@@ -162,7 +163,7 @@ func (p *Place) Refused(err error) {
 	r.advance(q)
 }
 
-// Accepted records that the queue has accepted the message, whose place ends. It returns the state of the queue if no other
+// Accepted records that the queue has accepted the message. The place ends. Accepted returns the state of the queue if no other
 // message waits, and nil otherwise.
 func (p *Place) Accepted() *State {
 	p.room.mu.Lock()
@@ -176,8 +177,8 @@ func (p *Place) Accepted() *State {
 	return p.leave()
 }
 
-// Leave ends the place of a message that does not wait any longer. It returns the state of the queue if no other message waits,
-// and nil otherwise, also for a place that has ended.
+// Leave ends the place of a message that does not wait any longer. Leave returns the state of the queue if no other message waits,
+// and nil otherwise. If the place has ended, Leave does nothing and returns nil.
 func (p *Place) Leave() *State {
 	p.room.mu.Lock()
 	defer p.room.mu.Unlock()

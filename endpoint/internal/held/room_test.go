@@ -195,7 +195,7 @@ func TestALittleRoomIsNotFlooded(t *testing.T) {
 	})
 }
 
-// A queue that is full again gets no more tries than those that have begun.
+// A queue that is full again gets no further tries: only the tries that have begun end.
 func TestTheEndOfRoomIsSeenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &errorQueue{room: new(Room), name: "error"}
