@@ -234,6 +234,10 @@ func (c *Conn) again(fn func() error) (err error) {
 	return err
 }
 
+// abandonTries is the largest number of tries to abandon the leases of a queue. After an outage
+// each connection of a pool may be dead, and a try discards one connection.
+const abandonTries = 100
+
 // abandon makes the rows visible that were claimed and not settled.
 func (c *Conn) abandon() error {
 	ctx, cancel := context.WithTimeout(context.Background(), maxClose)
@@ -241,7 +245,7 @@ func (c *Conn) abandon() error {
 	var errs []error
 	c.queues.Range(func(queue, _ any) bool {
 		var err error
-		for range 3 { // connections that were idle for long may be dead
+		for range abandonTries {
 			err = c.store.Abandon(ctx, queue.(string), c.owner, c.cfg.Lease) //nolint:errcheck // its keys are names
 			if errors.Is(err, transport.ErrNoQueue) {
 				err = nil

@@ -957,3 +957,21 @@ func (f *silentClaims) Claim(ctx context.Context, _ Claim, _ []Claimed) ([]Claim
 	<-ctx.Done()
 	return nil, 0, errUnknown
 }
+
+// After an outage every connection of a pool may be dead: Close abandons the leases over a new one.
+func TestCloseOutlastsDeadConnections(t *testing.T) {
+	f := newFake("in")
+	c := open(t, f)
+	claimed(t, c, 3)
+	f.mu.Lock()
+	f.deadConns = 30
+	f.mu.Unlock()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, r := range f.rows["in"] {
+		if r.lease != 0 {
+			t.Errorf("message %d is leased", r.Seq)
+		}
+	}
+}

@@ -32,6 +32,8 @@ type fake struct {
 	inboxes  map[string]*fakeInbox
 	onFind   func() error // before FindHandled
 	onForget func() error // before Forget
+
+	deadConns int // tries to abandon that fail
 }
 
 type fakeRow struct {
@@ -308,6 +310,10 @@ func (f *fake) Abandon(_ context.Context, queue, owner string, _ time.Duration) 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.called("abandon %s", queue)
+	if f.deadConns > 0 {
+		f.deadConns--
+		return errAway
+	}
 	for _, r := range f.rows[queue] {
 		if r.lease != 0 && r.owner == owner {
 			r.lease, r.visible = 0, time.Now()
