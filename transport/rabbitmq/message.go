@@ -291,6 +291,28 @@ func check(p *amqp.Publishing, maxBody, frameSize int) error {
 	return nil
 }
 
+// smallReserve is more than the properties of a message, the headers that the driver adds and the
+// headers that the broker adds need in a frame.
+const smallReserve = 16 << 10
+
+// isSmall reports whether check accepts the message of an operation for certain. A result of false
+// means nothing. isSmall allocates nothing: most messages of an outbox need no more than this check.
+func isSmall(op *transport.Operation, maxBody, frameSize int) bool {
+	m := op.Message
+	if len(op.Properties) > 0 || len(m.Native) > 0 || len(m.ID) > maxShort || len(m.Body) > maxBody ||
+		m.Headers.Len() > maxElements/2 {
+		return false
+	}
+	size := smallReserve
+	for name, value := range m.Headers.All() {
+		if len(name) > maxShort || routes(name) {
+			return false
+		}
+		size += 1 + len(name) + 5 + len(value)
+	}
+	return frameSize == 0 || size <= frameSize
+}
+
 // sizeOfHeader returns the size of the content header of a message, as the client library writes the frame, without the frame's
 // envelope. A header is a text, or a list of one text: see withDelay.
 func sizeOfHeader(p *amqp.Publishing) int {

@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"encoding/binary"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"strconv"
 	"strings"
@@ -120,6 +121,58 @@ func TestMoreHeadersThanAreReadAreRefused(t *testing.T) {
 	var large *transport.TooLargeError
 	if err := check(&p, 1<<20, 0); !errors.As(err, &large) || large.What != "header count" {
 		t.Errorf("one more: %v", err)
+	}
+}
+
+// A message that the short check accepts is accepted by the whole one, delayed or not.
+func TestSmallMessagesAreAccepted(t *testing.T) {
+	small := 0
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		text := func(lengths ...int) string { return strings.Repeat("x", lengths[r.IntN(len(lengths))]) }
+		m := &transport.Message{ID: text(0, 36, 255, 256), Body: make([]byte, []int{0, 1000, 1001}[r.IntN(3)])}
+		for _, name := range []string{
+			header.CorrelationID, header.ReplyToAddress, header.ContentType, header.EnclosedMessageTypes, "CC", text(254, 255, 256),
+		} {
+			if r.IntN(4) > 0 && name != "CC" || r.IntN(10) == 0 {
+				m.Headers.Set(name, text(0, 30, 255, 256, 30_000, 90_000, 110_000))
+			}
+		}
+		for i := range r.IntN(20) {
+			m.Headers.Set(strconv.Itoa(i), text(0, 10))
+		}
+		op := &transport.Operation{Message: m, TTL: time.Hour}
+		if r.IntN(4) == 0 {
+			op.Properties = map[string]string{PropertyPriority: text(1)}
+		}
+		if !isSmall(op, 1000, defaultFrame) {
+			continue
+		}
+		small++
+		p := encode(m)
+		p.UserId = strings.Repeat("u", maxShort)
+		for _, msg := range []*amqp.Publishing{&p, withDelay(p, time.Now(), time.Hour, strings.Repeat("k", maxShort))} {
+			if err := check(msg, 1000, defaultFrame-delayedRoom); err != nil {
+				t.Errorf("seed %d: %v", seed, err)
+			}
+		}
+	}
+	if small < 100 {
+		t.Errorf("%d small messages of 2000", small)
+	}
+}
+
+// The check of an ordinary message costs no memory: an outbox makes it for each message before the commit.
+func TestTheShortCheckAllocatesNothing(t *testing.T) {
+	op := &transport.Operation{Message: &transport.Message{ID: "m-1", Headers: header.New(
+		header.Field{Name: header.CorrelationID, Value: "c"}, header.Field{Name: header.ContentType, Value: "text/xml"},
+	)}}
+	if n := testing.AllocsPerRun(100, func() {
+		if !isSmall(op, 1000, defaultFrame) {
+			t.Error("the message is not small")
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
 	}
 }
 

@@ -113,6 +113,9 @@ func (c *conn) Check(op *transport.Operation) error {
 	if err := checkAddress(op, delay); err != nil {
 		return err
 	}
+	if isSmall(op, int(c.maxBody.Load()), frame) {
+		return nil
+	}
 	msg := encode(op.Message)
 	_, err := c.form(op, &msg, delay, now, user, frame)
 	return err
