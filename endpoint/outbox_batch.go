@@ -191,6 +191,7 @@ func (b *relayBatch) sent(ctx context.Context, ops []transport.Operation, owners
 				b.relay.sent.Add(1)
 			}
 			own.row.left--
+			b.relay.refusedRows.remove(ops[i].Message.ID)
 			continue
 		}
 		own.row.outdated = own.row.outdated || own.outdated
@@ -234,6 +235,7 @@ func (b *relayBatch) moveAll(ctx context.Context, c *relayCall) {
 		b.mu.Unlock()
 		if m.err == nil {
 			b.relay.judge(ctx, m, nil)
+			b.relay.refusedRows.remove(m.ops[0].Message.ID)
 			b.relay.sent.Add(1)
 		}
 	}

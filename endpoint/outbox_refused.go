@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
@@ -46,7 +48,7 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 	}
 	if moved := r.toErrorQueue(ctx, op, err, yield); moved != nil {
 		if !unanswered(moved) {
-			r.errors.refuses(moved)
+			r.refusedRows.add(op.Message.ID, moved)
 		}
 		if !unanswered(moved) || r.book().Unwell(r.live.recoverability.ErrorQueue) {
 			own.waits = forErrorQueue
@@ -62,27 +64,54 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 	return false
 }
 
-// errorQueue has the last refusal of the error queue.
-type errorQueue struct {
-	mu   sync.Mutex // guards the rest
-	err  error
-	seen time.Time
+// refusedRows are the messages of the outbox that their queue and the error queue have refused. A message that another
+// instance sends is forgotten after a while.
+type refusedRows struct {
+	count atomic.Int32 // of ids
+
+	mu  sync.Mutex // guards the rest
+	ids map[string]time.Time
+	err error // the last refusal of the error queue
 }
 
-func (q *errorQueue) refuses(err error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.err, q.seen = err, time.Now()
+// maxRefusedRows bounds the ids. Further refused messages are not counted.
+const maxRefusedRows = 1000
+
+// add adds a message that the error queue has refused with err.
+func (r *refusedRows) add(id string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ids == nil {
+		r.ids = map[string]time.Time{}
+	}
+	r.err = err
+	if _, known := r.ids[id]; known || len(r.ids) < maxRefusedRows {
+		r.ids[id] = time.Now()
+	}
+	r.count.Store(int32(len(r.ids))) //nolint:gosec // at most maxRefusedRows
 }
 
-// refusal returns the last refusal, while the message that was refused may still wait: it is tried again after each pause.
-func (q *errorQueue) refusal() error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.err == nil || time.Since(q.seen) > 2*queuesRefuse {
+// remove removes a message that is no longer in the outbox.
+func (r *refusedRows) remove(id string) {
+	if r.count.Load() == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.ids, id)
+	r.count.Store(int32(len(r.ids))) //nolint:gosec // at most maxRefusedRows
+}
+
+// refusal returns the last refusal while messages wait because of refusals. Each is tried again after queuesRefuse.
+func (r *refusedRows) refusal() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.ids, func(_ string, refused time.Time) bool { return time.Since(refused) > 2*queuesRefuse })
+	r.count.Store(int32(len(r.ids))) //nolint:gosec // at most maxRefusedRows
+	if len(r.ids) == 0 {
 		return nil
 	}
-	return q.err
+	return r.err
 }
 
 // mayBeFull reports whether the destination of an operation that failed with err is full: then the message waits for it. Audit

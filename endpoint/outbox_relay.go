@@ -42,10 +42,10 @@ type relay struct {
 	held   chan struct{} // has a token for each batch that is not settled
 	stray  atomic.Int32  // batches without tokens, because a destination does not answer
 
-	sent       atomic.Int64 // messages that the broker has accepted
-	refused    atomic.Int64 // messages that were moved to the error queue
-	errors     errorQueue
-	unreadable unreadable
+	sent        atomic.Int64 // messages that the broker has accepted
+	refused     atomic.Int64 // messages that were moved to the error queue
+	refusedRows refusedRows
+	unreadable  unreadable
 }
 
 // newRelay opens the relay of the outbox.

@@ -234,7 +234,7 @@ func (r *relay) addHealth(h *Health) {
 	if since, err := r.removal.failing(); err != nil {
 		h.bad("removing sent messages from the outbox has been failing since %s: %v", since.UTC().Format(time.RFC3339), granted(err))
 	}
-	if err := r.errors.refusal(); err != nil {
+	if err := r.refusedRows.refusal(); err != nil {
 		h.bad("messages of the outbox wait, because their queue and the error queue have refused them: %v", err)
 	}
 	if err := r.unreadable.found(r.outbox.conn.Limits().Lease); err != nil {
