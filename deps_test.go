@@ -44,6 +44,7 @@ var rules = []rule{
 	{of: "internal/errtree"},
 	{of: "internal/fault", ours: []string{"header", "internal/errtree", "internal/strictjson", "recoverability"}},
 	{of: "internal/brokertest", free: true, tests: true},
+	{of: "internal/histories", tests: true},
 	{of: "internal/harness", ours: []string{"endpoint", "transport", "transport/inmemory"}, tests: true},
 	{of: "internal/brokertest/*", free: true, tests: true},
 	{of: "internal/tablequeue/storetest", ours: []string{"internal/*", "transport"}, tests: true},

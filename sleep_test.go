@@ -22,6 +22,7 @@ func TestSleepsAreFound(t *testing.T) {
 	for source, want := range map[string]int{
 		`package p; import "time"` + body:                               1,
 		`package p; import ("time"; "testing/synctest")` + body:         0,
+		`package p; import ("time"; ` + histories + `)` + body:          0,
 		`package p; import "time"; var _ = time.Now`:                    0,
 		`package p; import ("time"; "testing")` + body + "// synctest!": 1,
 	} {
@@ -35,10 +36,13 @@ func TestSleepsAreFound(t *testing.T) {
 	}
 }
 
+// histories is the import of a package that runs tests in bubbles.
+const histories = `"github.com/holdfast-go/holdfast/internal/histories"`
+
 // sleeps are the places where a file without bubbles sleeps.
 func sleeps(file *ast.File) (found []token.Pos) {
 	for _, imported := range file.Imports {
-		if imported.Path.Value == `"testing/synctest"` {
+		if path := imported.Path.Value; path == `"testing/synctest"` || path == histories {
 			return nil
 		}
 	}

@@ -3,45 +3,18 @@ package endpoint_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/harness"
+	"github.com/holdfast-go/holdfast/internal/histories"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 // Whatever the error queue does, and whenever the endpoint stops or deliveries are lost: each failed message arrives in the error
 // queue, and other messages are handled. Without losses and silence each failed message arrives once, and its handler runs once.
 func TestHistoriesOfHeldMessages(t *testing.T) {
-	cases, seed := 300, rand.Uint64()
-	switch {
-	case os.Getenv("HOLDFAST_SOAK") != "":
-		cases = 20_000
-	case testing.Short():
-		cases = 50
-	}
-	if text := os.Getenv("HOLDFAST_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for n := range cases {
-		synctest.Test(t, func(t *testing.T) {
-			defer func() {
-				if t.Failed() {
-					t.Logf("HOLDFAST_SEED=%d, case %d", seed, n)
-				}
-			}()
-			heldHistory(t, rand.New(rand.NewPCG(seed, uint64(n))))
-		})
-		if t.Failed() {
-			return
-		}
-	}
+	histories.Run(t, histories.Count{Short: 50, Test: 500, Soak: 100_000}, heldHistory)
 }
 
 func heldHistory(t *testing.T, rnd *rand.Rand) {

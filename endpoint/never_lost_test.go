@@ -5,18 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/harness"
+	"github.com/holdfast-go/holdfast/internal/histories"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
@@ -36,28 +35,16 @@ var lossPlaces = []string{"error", "error-2", "sales.dead", "sales.quarantine.de
 // A broker refuses messages and queues at random. In the end every message was handled, or it is in an error queue or a
 // dead-letter queue, with all that was received.
 func TestNoMessageIsLostWhateverIsRefused(t *testing.T) {
-	cases := 2_000
-	if os.Getenv("HOLDFAST_SOAK") != "" {
-		cases = 100_000
-	}
-	seed := rand.Uint64()
-	if text := os.Getenv("HOLDFAST_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for n := range cases / lossMessages {
-		c := &lossCase{Rand: rand.New(rand.NewPCG(seed, uint64(n)))}
-		synctest.Test(t, func(t *testing.T) {
-			defer func() {
-				if t.Failed() {
-					t.Logf("HOLDFAST_SEED=%d, case %d: %s", seed, n, c)
-				}
-			}()
-			c.run(t)
-		})
-	}
+	count := histories.Count{Short: 2_000 / lossMessages, Test: 2_000 / lossMessages, Soak: 100_000 / lossMessages}
+	histories.Run(t, count, func(t *testing.T, rnd *rand.Rand) {
+		c := &lossCase{Rand: rnd}
+		defer func() {
+			if t.Failed() {
+				t.Log(c)
+			}
+		}()
+		c.run(t)
+	})
 }
 
 // lossCase is an endpoint and the refusals of its broker.

@@ -6,23 +6,19 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/harness"
+	"github.com/holdfast-go/holdfast/internal/histories"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
 const (
-	moodCases   = 400
-	moodSoak    = 100_000
 	moodQueues  = 20
 	moodPeriods = 4
 	moodBurst   = 50 // messages of a period, at 100 a second
@@ -30,33 +26,10 @@ const (
 
 // Whatever up to half of the destinations do, the error queue and the audit queue among them: a message for one that is well
 // arrives within 5 s, none is forgotten, a silent destination gets few copies, and Health names each that takes none.
-// HOLDFAST_SEED repeats one case.
 func TestMoodsOfDestinations(t *testing.T) {
-	cases, first := moodCases, rand.Uint64()>>1
-	switch {
-	case os.Getenv("HOLDFAST_SOAK") != "":
-		cases = moodSoak
-	case testing.Short():
-		cases = moodCases / 8
-	}
-	if text := os.Getenv("HOLDFAST_SEED"); text != "" {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cases, first = 1, seed
-	}
-	for i := range cases {
-		seed := first + uint64(i)
-		if !t.Run("case", func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				h := newHistory(t, seed)
-				h.run()
-			})
-		}) {
-			t.Fatalf("HOLDFAST_SEED=%d repeats it", seed)
-		}
-	}
+	histories.Run(t, histories.Count{Short: 50, Test: 400, Soak: 100_000}, func(t *testing.T, rnd *rand.Rand) {
+		newHistory(t, rnd).run()
+	})
 }
 
 // history is a case: periods in which each destination has one mood.
@@ -77,9 +50,9 @@ type history struct {
 	arrived map[string]time.Time
 }
 
-func newHistory(t *testing.T, seed uint64) *history {
+func newHistory(t *testing.T, rnd *rand.Rand) *history {
 	h := &history{
-		T: t, random: rand.New(rand.NewPCG(seed, 0)), //nolint:gosec // it is to be repeated
+		T: t, random: rnd,
 		broker: newMoody(&inmemory.Transport{}), db: &inmemory.Transport{Lease: 30 * time.Second},
 		prompt: map[string]time.Time{}, sent: map[string]string{}, unwell: map[string]int{}, odd: map[string]bool{},
 		arrived: map[string]time.Time{},

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/harness"
+	"github.com/holdfast-go/holdfast/internal/histories"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/resilience"
 	"github.com/holdfast-go/holdfast/schedule"
@@ -58,7 +59,7 @@ func newProgram(h *history, of schedule.Schedule) *program {
 			}),
 		},
 	}
-	if h.verbose {
+	if histories.IsRepeated() {
 		cfg.Logger = harness.Logger(h.T)
 	}
 	cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = 1, 1

@@ -6,60 +6,34 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/histories"
 	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/schedule"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-const (
-	modelShort = 40 // with -short
-	modelCases = 200
-	modelSoak  = 10_000
-	// modelProcesses is the largest number of processes that run at a time.
-	modelProcesses = 2
-)
+// modelProcesses is the largest number of processes that run at a time.
+const modelProcesses = 2
 
 // A schedule and jobs run through random histories: deployments, restarts, crashes, steps of clocks, lost messages, and the calls
-// of people. HOLDFAST_SEED repeats one history and prints its log; HOLDFAST_SOAK=1 runs 10,000.
+// of people. A history that is repeated by its seed prints its log.
 func TestRandomHistories(t *testing.T) {
-	cases, first, verbose := modelCases, rand.Uint64()>>1, false
-	switch {
-	case os.Getenv("HOLDFAST_SOAK") != "":
-		cases = modelSoak
-	case testing.Short():
-		cases = modelShort
-	}
-	if text := os.Getenv("HOLDFAST_SEED"); text != "" {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cases, first, verbose = 1, seed, true
-	}
-	for i := range cases {
-		seed := first + uint64(i)
-		if !t.Run("case", func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { newHistory(t, seed, verbose).run() })
-		}) {
-			t.Fatalf("HOLDFAST_SEED=%d go test -run=TestRandomHistories ./schedule repeats the history", seed)
-		}
-	}
+	histories.Run(t, histories.Count{Short: 40, Test: 200, Soak: 10_000}, func(t *testing.T, rnd *rand.Rand) {
+		newHistory(t, rnd).run()
+	})
 }
 
 // history is a random history of one schedule with the name "reports", and of jobs.
 type history struct {
 	*testing.T
-	seed    uint64
-	verbose bool
+	seed    uint64 // of what the programs draw
 	random  *rand.Rand
 	started time.Time
 
@@ -101,10 +75,9 @@ func (c *crash) call(string, string) error {
 	return nil
 }
 
-func newHistory(t *testing.T, seed uint64, verbose bool) *history {
+func newHistory(t *testing.T, rnd *rand.Rand) *history {
 	h := &history{
-		T: t, seed: seed, verbose: verbose, started: time.Now(),
-		random: rand.New(rand.NewPCG(seed, 0)), //nolint:gosec // the history is to be repeated
+		T: t, seed: rnd.Uint64(), started: time.Now(), random: rnd,
 		broker: &inmemory.Transport{}, db: &inmemory.Transport{},
 	}
 	if h.chance(40) {

@@ -3,6 +3,7 @@ package schedule_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -209,11 +210,10 @@ func TestAFailureIsThatOfOneAttempt(t *testing.T) {
 			inEachMode(t, func(t *testing.T, s *shop) {
 				s.immediate, s.delayed = retry.immediate, retry.delayed
 				var id string
-				armed := false
+				var armed atomic.Bool
 				db := s.db.(*inmemory.Transport)
 				db.Fail = func(verb, _ string) error {
-					if armed && verb == "Load" {
-						armed = false
+					if verb == "Load" && armed.CompareAndSwap(true, false) {
 						s.changeJob(id, map[string]any{"run": "another"})
 					}
 					return nil
@@ -226,10 +226,14 @@ func TestAFailureIsThatOfOneAttempt(t *testing.T) {
 					id = s.run(0).JobID
 					return errors.New("no printer")
 				}
-				s.failed = func() { armed = armed || len(s.times()) == 1 }
+				s.failed = func() {
+					if len(s.times()) == 1 {
+						armed.Store(true)
+					}
+				}
 				s.start(schedule.Schedule{Name: "reports", Every: time.Hour, Message: buildReport{}})
 				s.after(time.Hour)
-				if job := s.job(id); armed || job.RunID != "another" && job.Attempt != 2 || job.History[0].Outcome == schedule.AttemptFailed {
+				if job := s.job(id); armed.Load() || job.RunID != "another" && job.Attempt != 2 || job.History[0].Outcome == schedule.AttemptFailed {
 					t.Errorf("%+v", job)
 				}
 			})

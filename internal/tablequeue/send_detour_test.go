@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/histories"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -259,20 +259,10 @@ func TestAFullDatabaseBlamesNoQueue(t *testing.T) {
 // Queues are locked, full and well in turns. An operation succeeds if and only if its message is in the queue, once; a queue that
 // is well fails no operation while the others are locked; when all are well again all messages can be sent.
 func TestMoodsOfQueues(t *testing.T) {
-	cases := 1000
-	if os.Getenv("HOLDFAST_SOAK") != "" {
-		cases = 100_000
-	}
-	for seed := range cases {
-		synctest.Test(t, func(t *testing.T) { moods(t, uint64(seed)) })
-		if t.Failed() {
-			t.Fatalf("seed %d", seed)
-		}
-	}
+	histories.Run(t, histories.Count{Short: 1_000, Test: 1_000, Soak: 100_000}, moods)
 }
 
-func moods(t *testing.T, seed uint64) {
-	r := rand.New(rand.NewPCG(seed, 0))
+func moods(t *testing.T, r *rand.Rand) {
 	queues := []string{"a", "b", "c", "d"}
 	f := newImpededFake(append(queues, "in", "well")...)
 	f.named = r.IntN(2) == 0

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/histories"
 )
 
 var errFull = errors.New("full")
@@ -318,26 +318,7 @@ func TestTheRoomIsBounded(t *testing.T) {
 // Whatever happens, no message is forgotten: each is accepted soon after its queue accepts, or leaves when it has to. While a
 // queue refuses, the tries are few.
 func TestRandomHistories(t *testing.T) {
-	cases, seed := 300, rand.Uint64()
-	if os.Getenv("HOLDFAST_SOAK") != "" {
-		cases = 20_000
-	}
-	if text := os.Getenv("HOLDFAST_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for n := range cases {
-		synctest.Test(t, func(t *testing.T) {
-			defer func() {
-				if t.Failed() {
-					t.Logf("HOLDFAST_SEED=%d, case %d", seed, n)
-				}
-			}()
-			history(t, rand.New(rand.NewPCG(seed, uint64(n))))
-		})
-	}
+	histories.Run(t, histories.Count{Short: 300, Test: 2_000, Soak: 100_000}, history)
 }
 
 func history(t *testing.T, rnd *rand.Rand) {

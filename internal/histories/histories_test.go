@@ -1,0 +1,74 @@
+package histories
+
+import (
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// The command that a failed history prints repeats that history, and no other.
+func TestAFailedHistoryIsRepeated(t *testing.T) {
+	if os.Getenv("HISTORIES_FAIL") != "" {
+		Run(t, Count{Short: 50, Test: 50, Soak: 50}, func(t *testing.T, rnd *rand.Rand) {
+			if n := rnd.IntN(10); n == 0 {
+				t.Fatalf("drawn: %d %d", n, rnd.Uint64())
+			}
+		})
+		return
+	}
+	fails := func(seed string) (drawn, command string) {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), "HISTORIES_FAIL=1", seed)
+		out, err := cmd.CombinedOutput()
+		if err == nil {
+			t.Fatalf("no history fails: %s", out)
+		}
+		for line := range strings.Lines(string(out)) {
+			if _, text, ok := strings.Cut(line, "drawn: "); ok {
+				drawn += text
+			}
+			if _, text, ok := strings.Cut(line, "HOLDFAST_SEED="); ok {
+				command += text
+			}
+		}
+		return drawn, command
+	}
+	drawn, command := fails("HOLDFAST_SEED=")
+	seed, rest, _ := strings.Cut(command, " ")
+	again, _ := fails("HOLDFAST_SEED=" + seed)
+	if drawn == "" || strings.Count(drawn, "\n") != 1 || again != drawn {
+		t.Errorf("drawn %q, then %q", drawn, again)
+	}
+	want := "go test -run='^TestAFailedHistoryIsRepeated$' github.com/holdfast-go/holdfast/internal/histories repeats the history\n"
+	if rest != want {
+		t.Errorf("the command is %q", rest)
+	}
+}
+
+// A seed that is no number fails the test.
+func TestASeedIsANumber(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAFailedHistoryIsRepeated$")
+	cmd.Env = append(os.Environ(), "HISTORIES_FAIL=1", "HOLDFAST_SEED=x")
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "HOLDFAST_SEED") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// The count is that of the run.
+func TestCountOfARun(t *testing.T) {
+	t.Setenv(seedVariable, "")
+	t.Setenv(soakVariable, "")
+	n := 0
+	Run(t, Count{Short: 2, Test: 3, Soak: 4}, func(*testing.T, *rand.Rand) { n++ })
+	if want := map[bool]int{true: 2, false: 3}[testing.Short()]; n != want || IsRepeated() {
+		t.Errorf("%d histories", n)
+	}
+	t.Setenv(soakVariable, "1")
+	n = 0
+	Run(t, Count{Short: 2, Test: 3, Soak: 4}, func(*testing.T, *rand.Rand) { n++ })
+	if n != 4 {
+		t.Errorf("%d histories of a soak", n)
+	}
+}
