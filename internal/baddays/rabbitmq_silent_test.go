@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/backoff"
@@ -35,15 +38,73 @@ func (p parcel) queue() string {
 	return "silent"
 }
 
+// A silence makes the queue "silent" confirm nothing until its end.
+type silence struct{ begin, end func() }
+
 // silentQueue suspends the Raft process of one quorum queue, which confirms nothing then, as one without a majority.
 func silentQueue(t *testing.T) outcome {
+	return silentDay(t, func(t *testing.T) (string, silence) {
+		node := brokertest.SharedRabbitMQ(t)
+		tell := func(verb string) func() {
+			return func() {
+				u, err := url.Parse(node.URL)
+				must(t, err)
+				node.Eval(fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"%s">>, queue, <<"silent">>)), {Raft, _} = amqqueue:get_pid(Q), ok = sys:%s(Raft).`,
+					strings.TrimPrefix(u.Path, "/"), verb))
+			}
+		}
+		return node.URL, silence{tell("suspend"), tell("resume")}
+	})
+}
+
+// lostMajority ends two of the three nodes of a cluster. One quorum queue has members on all three nodes, and the other
+// queues have one member, on the third node.
+func lostMajority(t *testing.T) outcome {
+	return silentDay(t, func(t *testing.T) (string, silence) {
+		nodes := brokertest.RabbitMQCluster(t)
+		declareSilent(t, nodes[0])
+		for _, n := range nodes {
+			n.Eval("application:set_env(rabbit, quorum_cluster_size, 1).")
+		}
+		return nodes[0].URL, silence{
+			begin: func() {
+				for _, n := range nodes[1:] {
+					n.Control("eval", "[ok = dets:sync(Table) || Table <- dets:all()].")
+					n.Stop(os.Kill)
+				}
+			},
+			end: func() {
+				for _, n := range nodes[1:] {
+					n.Start()
+				}
+			},
+		}
+	})
+}
+
+// declareSilent declares the queue "silent" while each quorum queue gets a member on each node of the cluster.
+func declareSilent(t *testing.T, n brokertest.RabbitMQNode) {
+	t.Helper()
+	conn, err := amqp.Dial(n.URL)
+	must(t, err)
+	ch, err := conn.Channel()
+	must(t, err)
+	_, err = ch.QueueDeclare("silent", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+	must(t, err)
+	must(t, conn.Close())
+}
+
+// silentDay runs a day with a broker and the silence of its queue "silent", with and without an outbox.
+func silentDay(t *testing.T, on func(t *testing.T) (url string, s silence)) outcome {
+	t.Helper()
 	var normal time.Duration
 	for _, outbox := range []string{"with an outbox", "without an outbox"} {
 		t.Run(outbox, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 			defer cancel()
-			s := newSorting(ctx, t, outbox == "with an outbox")
-			normal = max(normal, s.run(ctx))
+			broker, silence := on(t)
+			s := newSorting(ctx, t, broker, outbox == "with an outbox")
+			normal = max(normal, s.run(ctx, silence))
 		})
 	}
 	return outcome{"waits, and is sent again at each probe of its queue", "arrive", normal}
@@ -52,7 +113,6 @@ func silentQueue(t *testing.T) outcome {
 // sorting is an endpoint that sends each parcel to a queue.
 type sorting struct {
 	t        *testing.T
-	node     brokertest.RabbitMQNode
 	conn     transport.Conn
 	endpoint *endpoint.Endpoint
 
@@ -62,10 +122,11 @@ type sorting struct {
 	arrived map[int]int
 }
 
-func newSorting(ctx context.Context, t *testing.T, outbox bool) *sorting {
-	s := &sorting{t: t, node: brokertest.SharedRabbitMQ(t), sent: map[int]time.Time{}, late: map[int]time.Duration{}, arrived: map[int]int{}}
+func newSorting(ctx context.Context, t *testing.T, broker string, outbox bool) *sorting {
+	t.Helper()
+	s := &sorting{t: t, sent: map[int]time.Time{}, late: map[int]time.Duration{}, arrived: map[int]int{}}
 	cfg := endpoint.Config{
-		Name: "sorting", Transport: &rabbitmq.Transport{URL: s.node.URL}, Install: true, Concurrency: 16,
+		Name: "sorting", Transport: &rabbitmq.Transport{URL: broker}, Install: true, Concurrency: 16,
 		Logger:   slog.New(slog.DiscardHandler),
 		Messages: []endpoint.Message{endpoint.Command[parcel]("Sorting.Parcel"), endpoint.Command[delivered]("Sorting.Delivered")},
 		Handlers: []endpoint.Handler{endpoint.Handle(func(ctx context.Context, session *endpoint.Session, m parcel) error {
@@ -98,18 +159,18 @@ func newSorting(ctx context.Context, t *testing.T, outbox bool) *sorting {
 }
 
 // run sends parcels before the queue is silent, while it is silent, and after its end.
-func (s *sorting) run(ctx context.Context) (normal time.Duration) {
+func (s *sorting) run(ctx context.Context, of silence) (normal time.Duration) {
 	stop := s.receive(ctx)
 	defer stop()
 	n := size(10, 60) * (wellQueues + 1)
 	s.send(ctx, 0, n)
 	s.await(ctx, "all parcels", func() bool { return s.missing(0, n, "") == 0 })
 
-	s.tell("suspend")
-	resumed := false
+	of.begin()
+	ended := time.Time{}
 	defer func() {
-		if !resumed {
-			s.tell("resume") // so that the virtual host can be deleted
+		if ended.IsZero() {
+			of.end() // so that the virtual host can be deleted
 		}
 	}()
 	began := time.Now()
@@ -136,9 +197,8 @@ func (s *sorting) run(ctx context.Context) (normal time.Duration) {
 	s.mu.Unlock()
 	s.t.Logf("the slowest parcel to a well queue came after %v", slowest.Round(time.Millisecond))
 
-	s.tell("resume")
-	resumed = true
-	ended := time.Now()
+	of.end()
+	ended = time.Now()
 	s.await(ctx, "the parcels to the silent queue", func() bool { return s.missing(0, 3*n, "") == 0 })
 	s.await(ctx, "the endpoint to be ready", func() bool { return s.endpoint.Health().Ready })
 	s.mu.Lock()
@@ -149,14 +209,6 @@ func (s *sorting) run(ctx context.Context) (normal time.Duration) {
 	}
 	s.t.Logf("%d copies too many of %d parcels", doubled, 3*n)
 	return time.Since(ended)
-}
-
-// tell suspends or resumes the Raft process of the queue.
-func (s *sorting) tell(verb string) {
-	u, err := url.Parse(s.node.URL)
-	must(s.t, err)
-	s.node.Eval(fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"%s">>, queue, <<"silent">>)), {Raft, _} = amqqueue:get_pid(Q), ok = sys:%s(Raft).`,
-		strings.TrimPrefix(u.Path, "/"), verb))
 }
 
 // send sends parcels at about 100 a second.

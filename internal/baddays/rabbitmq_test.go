@@ -12,6 +12,7 @@ var rabbitMQDays = []day{
 	{name: "The user lacks the right to write to one exchange", run: refusedExchange},
 	{name: "The queue that messages are delayed to is full", run: fullTarget},
 	{name: "A quorum queue confirms nothing", run: silentQueue},
+	{name: "Two of three nodes of a cluster end", long: true, run: lostMajority},
 	{name: "The error queue is full", run: fullErrors},
 	{name: "Delayed messages of an older version wait", run: oldDelays},
 	{name: "The broker has a memory alarm", long: true, run: memoryAlarm},

@@ -12,7 +12,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/asb"
@@ -34,6 +36,10 @@ func troubles() []trouble {
 	}
 	return append(all,
 		trouble{broker: "RabbitMQ", name: "The broker restarts", make: restartedRabbitMQ},
+		trouble{
+			broker: "RabbitMQ", name: "A message of the outbox is refused by its queue and by the error queue", make: refusedRow,
+			reason: "their queue and the error queue have refused them",
+		},
 		trouble{broker: "PostgreSQL", name: "The broker is down", make: downPostgreSQL, reason: "receiving from"},
 		trouble{broker: "PostgreSQL", name: "The database is read-only", make: readOnly, reason: "read-only"},
 		trouble{broker: "SQLite", name: "Another process locks the file", make: lockedFile, reason: "locked"},
@@ -114,6 +120,49 @@ func hostOf(t *testing.T, ns *brokertest.ServiceBusNamespace) string {
 func restartedRabbitMQ(t *testing.T, _ *patient) fault {
 	node := brokertest.OwnRabbitMQ(t)
 	return fault{&rabbitmq.Transport{URL: node.URL}, nil, node.RestartApp, nil}
+}
+
+// refusedRow fills the error queue, and the queue of a message in the outbox.
+func refusedRow(t *testing.T, p *patient) fault {
+	at := brokertest.RabbitMQ(t)
+	full := brokertest.Name(t, "full")
+	ch := rabbitChannel(t, at)
+	args := amqp.Table{"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish"}
+	for _, queue := range []string{full, p.errors} {
+		_, err := ch.QueueDeclare(queue, true, false, false, false, args)
+		must(t, err)
+	}
+	outbox := &postgres.Transport{URL: brokertest.Postgres(t)}
+	p.changes = append(p.changes, func(cfg *endpoint.Config) {
+		cfg.Outbox, cfg.OutboxRefusedFor = outbox, -1
+	})
+	begin := func() {
+		for _, queue := range []string{full, p.errors} {
+			fillUp(t, ch, queue)
+		}
+		must(t, p.endpoint.Send(p.ctx, order{1}, endpoint.To(full), endpoint.ViaOutbox()))
+	}
+	end := func() {
+		for _, queue := range []string{full, p.errors} {
+			_, err := ch.QueuePurge(queue, false)
+			must(t, err)
+		}
+	}
+	return fault{&rabbitmq.Transport{URL: at}, nil, begin, end}
+}
+
+// fillUp sends messages to a queue until the queue refuses a message.
+func fillUp(t *testing.T, ch *amqp.Channel, queue string) {
+	t.Helper()
+	must(t, ch.Confirm(false))
+	for range 100 {
+		c, err := ch.PublishWithDeferredConfirm("", queue, false, false, amqp.Publishing{Body: []byte("x")})
+		must(t, err)
+		if !c.Wait() {
+			return
+		}
+	}
+	t.Fatalf("queue %q refuses nothing", queue)
 }
 
 func downPostgreSQL(t *testing.T, _ *patient) fault {

@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,6 +99,20 @@ func (n RabbitMQNode) addVhost() {
 }
 
 var ownRabbitMQ = sync.OnceValues(func() (*server, error) {
+	mapper, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	s, err := newRabbitMQ(mapper, "")
+	if err != nil {
+		return nil, err
+	}
+	return s, s.startMapper(mapper)
+})
+
+// newRabbitMQ returns a node that is known to the port mapper on a port. Nodes that have their
+// cookie in the same folder can be a cluster. An empty cookies is a folder of the node's own.
+func newRabbitMQ(mapper int, cookies string) (*server, error) {
 	program, err := rabbitProgram("rabbitmq-server")
 	if err != nil {
 		return nil, err
@@ -106,11 +121,9 @@ var ownRabbitMQ = sync.OnceValues(func() (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports := [3]int{s.port} // of the broker, of the node, of the port mapper
-	for i := range ports[1:] {
-		if ports[i+1], err = freePort(); err != nil {
-			return nil, err
-		}
+	ports := [3]int{s.port, 0, mapper} // of the broker, of the node, of the port mapper
+	if ports[1], err = freePort(); err != nil {
+		return nil, err
 	}
 	s.url = func(vhost string) string { return fmt.Sprintf("amqp://guest:guest@%s/%s", loopback(s.port), vhost) }
 	s.answers = func() error {
@@ -120,7 +133,7 @@ var ownRabbitMQ = sync.OnceValues(func() (*server, error) {
 		}
 		return c.Close()
 	}
-	environment, err := rabbitEnvironment(s.dir, ports)
+	environment, err := rabbitEnvironment(s.dir, cmp.Or(cookies, s.dir), ports)
 	if err != nil {
 		return nil, err
 	}
@@ -137,11 +150,11 @@ var ownRabbitMQ = sync.OnceValues(func() (*server, error) {
 		}
 		return rabbitmqctl(filepath.Join(filepath.Dir(program), "rabbitmqctl"), environment, args...)
 	}
-	return s, s.startMapper(ports[2])
-})
+	return s, nil
+}
 
 // rabbitEnvironment writes the node's configuration and returns the variables that name it.
-func rabbitEnvironment(dir string, ports [3]int) ([]string, error) {
+func rabbitEnvironment(dir, cookies string, ports [3]int) ([]string, error) {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	// Without this limit a full disk would block senders.
 	config := fmt.Sprintf("listeners.tcp.default = %s\nlog.console = true\nlog.console.level = warning\n"+
@@ -156,8 +169,8 @@ func rabbitEnvironment(dir string, ports [3]int) ([]string, error) {
 		return nil, err
 	}
 	return append(os.Environ(),
-		"HOME="+dir, // folder of the cookie
-		fmt.Sprintf("RABBITMQ_NODENAME=holdfast-%d@localhost", ports[0]),
+		"HOME="+cookies,
+		"RABBITMQ_NODENAME="+rabbitNode(ports[0]),
 		fmt.Sprintf("RABBITMQ_DIST_PORT=%d", ports[1]),
 		fmt.Sprintf("ERL_EPMD_PORT=%d", ports[2]),
 		"ERL_EPMD_ADDRESS=127.0.0.1",
@@ -172,6 +185,9 @@ func rabbitEnvironment(dir string, ports [3]int) ([]string, error) {
 		"RUNNING_UNDER_SYSTEMD=1", // the script becomes the server instead of waiting for it
 	), nil
 }
+
+// rabbitNode returns the name of the Erlang node of the broker on a port.
+func rabbitNode(port int) string { return fmt.Sprintf("holdfast-%d@localhost", port) }
 
 // startMapper starts a port mapper for the node. The system's may refuse it, and one that
 // the node starts itself would outlive the tests.
@@ -207,7 +223,7 @@ func erlCall(port int, environment []string, expression string) (answered bool, 
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	caller := fmt.Sprintf("call%d-%d", os.Getpid(), erlCalls.Add(1))
-	cmd := exec.CommandContext(ctx, "erl_call", "-h", caller, "-sname", fmt.Sprintf("holdfast-%d@localhost", port), "-e")
+	cmd := exec.CommandContext(ctx, "erl_call", "-h", caller, "-sname", rabbitNode(port), "-e")
 	cmd.Env = environment
 	cmd.Stdin = strings.NewReader(expression + "\n")
 	out, err := cmd.Output()
