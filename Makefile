@@ -157,12 +157,23 @@ cover: go ## How much of the code the tests run; the page is .tmp/cover.html
 	go tool cover -func=.tmp/cover.out | tail -n 1
 
 .PHONY: lint
-lint: go ## go vet, the linters of .golangci.yml, formatting, and the syntax of the scripts
+lint: go ## go vet, the linters of .golangci.yml, formatting, the syntax of the scripts, and the bars of the structure
 	for script in scripts/*.sh .ci/run; do bash -n "$$script"; done
 	scripts/words.sh
 	$(EACH_MODULE) go vet ./...; go mod tidy -diff; $(LINT) run; $(LINT) fmt --diff; done
 	go vet -tags=mssql ./transport/...
 	go vet -tags=aws ./transport/sqs
+	go run ./scripts/house check $(HOUSE)
+
+# The packages whose structure has bars.
+HOUSE = ./... ./cmd/holdfast/...
+
+.PHONY: house
+house: go ## Records the figures of the structure that have fallen, and counts the functions that one message enters
+	go run ./scripts/house update $(HOUSE)
+	git --no-pager diff --stat -- scripts/house.txt
+	go build -cover -covermode=atomic -coverpkg=github.com/holdfast-go/holdfast/... -o .tmp/walk ./scripts/house/walk
+	$(WITH_BROKERS); mkdir -p .tmp/walked; export GOCOVERDIR=.tmp/walked; for outbox in false true; do .tmp/walk -outbox=$$outbox -postgres "$$HOLDFAST_TEST_POSTGRES"; done
 
 .PHONY: fmt
 fmt: go ## Formats the code as lint wants it

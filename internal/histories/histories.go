@@ -66,7 +66,8 @@ func run(t *testing.T, pkg string, seed uint64, history func(*testing.T, *rand.R
 	synctest.Test(t, func(t *testing.T) {
 		t.Cleanup(func() { // a Cleanup runs behind t.FailNow and behind the cleanups of the history
 			if t.Failed() {
-				t.Logf("%s=%d go test -run='^%s$' %s repeats the history", seedVariable, seed, name, pkg)
+				t.Logf("%s=%d go test -run='^%s$' %s repeats the history",
+					seedVariable, seed, name, pkg)
 			}
 		})
 		history(t, rand.New(rand.NewPCG(seed, 0))) //nolint:gosec // the history is to be repeated
@@ -76,7 +77,7 @@ func run(t *testing.T, pkg string, seed uint64, history func(*testing.T, *rand.R
 // packageOf returns the path of the package that declares a function.
 func packageOf(f any) string {
 	name := runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name()
-	dir, file := name[:strings.LastIndexByte(name, '/')+1], name[strings.LastIndexByte(name, '/')+1:]
-	base, _, _ := strings.Cut(file, ".")
-	return dir + strings.TrimSuffix(base, "_test")
+	i := strings.LastIndexByte(name, '/') + 1
+	base, _, _ := strings.Cut(name[i:], ".")
+	return name[:i] + strings.TrimSuffix(base, "_test")
 }
