@@ -165,14 +165,21 @@ func mayLeave(sql string) bool {
 	return false
 }
 
-// telling are the beginnings of words that note looks for, but for SET.
+// telling are the words that note looks for, but for SET.
 var telling = []string{
-	"reset", "listen", "unlisten", "deallocate", "discard", "load", "prepare", "temp", "hold", "pg_temp", "pg_advisory_lock", "pg_try_advisory_lock", "set_config",
+	"reset", "listen", "unlisten", "deallocate", "discard", "load", "prepare", "temp", "temporary",
+	"hold", "pg_temp", "pg_advisory_lock", "pg_advisory_lock_shared", "pg_try_advisory_lock",
+	"pg_try_advisory_lock_shared", "set_config",
 }
 
+// hasWord reports whether sql begins with a word, in whatever case.
 func hasWord(sql, word string) bool {
-	return len(sql) >= len(word) && strings.EqualFold(sql[:len(word)], word)
+	n := len(word)
+	return len(sql) >= n && strings.EqualFold(sql[:n], word) && (len(sql) == n || !continues(sql[n]))
 }
+
+// continues reports whether c belongs to a word that has begun before.
+func continues(c byte) bool { return isWord(c) || c == '$' || c >= '0' && c <= '9' }
 
 // leaves returns the keyword of a statement that leaves something in the session beyond the transaction, or an empty text.
 func leaves(words []string) string {
@@ -295,7 +302,7 @@ func (s *statementWords) next() (words []string, more bool) {
 			words = append(words, "''")
 		case isWord(c):
 			n := 1
-			for n < len(s.sql) && (isWord(s.sql[n]) || s.sql[n] == '$' || s.sql[n] >= '0' && s.sql[n] <= '9') {
+			for n < len(s.sql) && continues(s.sql[n]) {
 				n++
 			}
 			words = append(words, strings.ToUpper(s.sql[:n]))

@@ -111,7 +111,30 @@ func FuzzStatements(f *testing.F) {
 				t.Errorf("SET before %q is not seen", sql)
 			}
 		}
+		if mayLeave(sql) {
+			return
+		}
+		for s, more := (&statementWords{sql: sql}), true; more; {
+			var words []string
+			if words, more = s.next(); leaves(words) != "" || changesRole(words) {
+				t.Errorf("the first look at %q finds nothing, the second one %q", sql, words)
+			}
+		}
 	})
+}
+
+// A statement without the words costs nothing, also if names in the statement begin with one of them.
+func TestHarmlessStatementsAllocateNothing(t *testing.T) {
+	var got traces
+	for _, sql := range []string{
+		`UPDATE "holdfast-rows" SET temperature = $1, loads = loads + 1 WHERE setting = $2 AND prepared`,
+		"INSERT INTO holders (id, listener, discarded) VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE SET resets = 1",
+		"SELECT pg_advisory_xact_lock($1), set_config_id FROM temps",
+	} {
+		if n := testing.AllocsPerRun(100, func() { got.note(sql) }); n > 0 {
+			t.Errorf("%v allocations for %s", n, sql)
+		}
+	}
 }
 
 func BenchmarkLeaves(b *testing.B) {
