@@ -242,3 +242,31 @@ func TestNewRefusesUnreadableTypeNames(t *testing.T) {
 		}
 	}
 }
+
+// box is a message whose .NET type is generic.
+type box struct{ ID string }
+
+// The full name of a generic .NET type has commas within its brackets.
+func TestNamesOfGenericTypes(t *testing.T) {
+	const name = "Shop.Box`1[[Shop.Order, Shop, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null]]"
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var got harness.Tally
+		cfg := harness.Sales(broker)
+		cfg.Messages = append(cfg.Messages, endpoint.Command[box](name))
+		cfg.Handlers = []endpoint.Handler{
+			endpoint.Handle(func(_ context.Context, _ *endpoint.Session, m box) error {
+				got.Add(m.ID)
+				return nil
+			}),
+		}
+		r := harness.Start(t, cfg)
+		put(t, broker, name+", Shop, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null", `{"ID":"of .NET"}`)
+		if err := r.SendLocal(t.Context(), box{"of Go"}); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		if diff := cmp.Diff([]string{"of .NET", "of Go"}, got.List()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}

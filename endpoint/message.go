@@ -108,7 +108,7 @@ func (m Message) WithoutSubscription() Message {
 func newMessage[M any](kind messageKind, name string, bases []string) Message {
 	m := Message{goType: structType(reflect.TypeFor[M]()), kind: kind, name: name, bases: bases}
 	for _, n := range append([]string{name}, bases...) {
-		if n == "" || strings.ContainsAny(n, ";,\r\n\x00") {
+		if n == "" || strings.ContainsAny(n, ";\r\n\x00") {
 			m.err = fmt.Errorf("message %v: name %q is empty or has a character that names must not have", m.goType, n)
 		} else if err := header.CheckTypes(n); err != nil {
 			m.err = fmt.Errorf("message %v: %w", m.goType, err)
