@@ -275,7 +275,7 @@ func (c *conn) republish(ctx context.Context, queue string, d *amqp.Delivery) er
 	if err != nil {
 		return err
 	}
-	defer b.to.release(b.sender)
+	defer b.release()
 	if err := b.send(ctx, 0, route{"", queue, true}, copyOf(d, b.to.user)); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	if err != nil {
 		return nil, transport.FailAll(len(ops), unsent(err))
 	}
-	defer b.to.release(b.sender)
+	defer b.release()
 	b.ops, b.flight = ops, make([]sent, 0, len(ops))
 	for i := range ops {
 		if err := b.publish(ctx, i); err != nil {
@@ -54,6 +55,7 @@ type batch struct {
 	conn   *conn
 	to     *publisher
 	sender *sender
+	others []*sender // of trials
 	ops    []transport.Operation
 	flight []sent
 	failed []transport.OpError
@@ -182,31 +184,73 @@ func (b *batch) send(ctx context.Context, i int, to route, msg *amqp.Publishing)
 			return err
 		}
 	}
+	if err := b.awaitLate(ctx, to); err != nil {
+		return err
+	}
 	if err := b.reserve(ctx); err != nil {
 		return err
 	}
-	if err := b.to.unanswered.refuse(to); err != nil {
+	via, err := b.to.unanswered.refuse(to)
+	if err != nil {
 		<-b.to.window
 		return err
 	}
+	on := b.on(via)
 	var confirm *amqp.DeferredConfirmation
-	err := b.to.ready(ctx)
+	err = b.to.ready(ctx)
 	if err == nil {
-		confirm, err = b.sender.ch.PublishWithDeferredConfirm(to.exchange, to.key, to.mandatory, false, *msg)
+		confirm, err = on.ch.PublishWithDeferredConfirm(to.exchange, to.key, to.mandatory, false, *msg)
 		err = wrap(err, "publish") // the broker does not accept a part of a message
 	}
 	if err != nil {
 		<-b.to.window
 		return unsent(err)
 	}
-	if b.sender.wear.isWorn(confirm.DeliveryTag) {
+	if on.wear.isWorn(confirm.DeliveryTag) {
+		on.wearOut()
+	}
+	b.flight = append(b.flight, sent{i, confirm, on, msg.MessageId, to})
+	return nil
+}
+
+// awaitLate waits while answers for a destination are late, but for a broker that takes no messages at all. The batch
+// settles its own messages first, because they hold places in the window.
+func (b *batch) awaitLate(ctx context.Context, to route) error {
+	if b.to.blocked.Load() != nil || b.to.unanswered.late(to) == nil {
+		return nil
+	}
+	b.settle(ctx)
+	limit := time.NewTimer(maxAnswer)
+	defer limit.Stop()
+	for again := b.to.unanswered.late(to); again != nil; again = b.to.unanswered.late(to) {
 		select {
-		case b.sender.worn <- struct{}{}:
-		default:
+		case <-again:
+		case <-limit.C: // the destination is silent now
+		case <-ctx.Done():
+			return unsent(fmt.Errorf("rabbitmq: the broker does not confirm other messages for %q: %w",
+				to.destination().name(), context.Cause(ctx)))
 		}
 	}
-	b.flight = append(b.flight, sent{i, confirm, b.sender, msg.MessageId, to})
 	return nil
+}
+
+// on returns the channel to publish on: via, unless via is nil or about to be closed.
+func (b *batch) on(via *sender) *sender {
+	if via == nil || via == b.sender || slices.Contains(b.others, via) {
+		return cmp.Or(via, b.sender)
+	}
+	if !via.wear.use() {
+		return b.sender
+	}
+	b.others = append(b.others, via)
+	return via
+}
+
+// release ends the use of the channels.
+func (b *batch) release() {
+	for _, s := range append(b.others, b.sender) {
+		b.to.release(s)
+	}
 }
 
 var errNoDestination = errors.New("rabbitmq: the operation has no message, or neither a queue nor types")
@@ -283,7 +327,7 @@ func (b *batch) answer(ctx context.Context, s sent) error {
 		return b.abandon(s, errNoAnswer)
 	}
 	slow := slowTimers.Get().(*time.Timer) //nolint:errcheck // New makes no other values
-	slow.Reset(slowAnswer)
+	slow.Reset(lateAnswer)
 	defer func() {
 		slow.Stop()
 		slowTimers.Put(slow)
@@ -294,37 +338,63 @@ func (b *batch) answer(ctx context.Context, s sent) error {
 	case <-ctx.Done():
 		return b.abandon(s, context.Cause(ctx))
 	case <-slow.C:
-		return b.slowAnswer(ctx, s)
+		return b.lateAnswer(ctx, s)
 	}
 }
 
 // slowTimers has timers that are stopped.
 var slowTimers = sync.Pool{New: func() any {
-	t := time.NewTimer(slowAnswer)
+	t := time.NewTimer(lateAnswer)
 	t.Stop()
 	return t
 }}
 
-// slowAnswer waits for an answer up to maxAnswer, without the time in which the broker does not read.
-func (b *batch) slowAnswer(ctx context.Context, s sent) error {
-	b.to.unanswered.wait(s.route)
-	defer b.to.unanswered.waited(s.route)
-	late := time.NewTimer(maxAnswer - slowAnswer)
-	defer late.Stop()
-	for {
+// lateAnswer waits for an answer up to maxAnswer, without the time in which the broker does not read.
+func (b *batch) lateAnswer(ctx context.Context, s sent) error {
+	n := b.unanswered(s)
+	if b.to.unanswered.wait(s.route, n, s.sender) {
+		s.sender.wearOut()
+	}
+	defer b.to.unanswered.waited(s.route, n)
+	pauses := []time.Duration{slowAnswer - lateAnswer, maxAnswer - slowAnswer}
+	pause := time.NewTimer(pauses[0])
+	defer pause.Stop()
+	for past := 1; ; past++ {
 		select {
 		case <-s.confirm.Done():
 			return b.to.outcome(s)
 		case <-ctx.Done():
 			return b.abandon(s, context.Cause(ctx))
-		case <-late.C:
+		case <-pause.C:
 		}
-		if b.to.blocked.Load() == nil {
+		switch {
+		case past < len(pauses):
+			b.to.unanswered.tell(s.route)
+			pause.Reset(pauses[past])
+		case b.to.blocked.Load() == nil:
 			b.tooLate = true
 			return b.abandon(s, errNoAnswer)
+		default:
+			pause.Reset(maxAnswer)
 		}
-		late.Reset(maxAnswer)
 	}
+}
+
+// unanswered returns the number of the batch's messages on the channel and for the destination of s that have no answer, s
+// included.
+func (b *batch) unanswered(s sent) (n int) {
+	to := s.route.destination()
+	for i := range b.flight {
+		f := &b.flight[i]
+		if f.sender == s.sender && f.route.destination() == to {
+			select {
+			case <-f.confirm.Done():
+			default:
+				n++
+			}
+		}
+	}
+	return max(1, n)
 }
 
 var errNoAnswer = fmt.Errorf("none within %v", maxAnswer)

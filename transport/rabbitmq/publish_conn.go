@@ -162,7 +162,10 @@ func (p *publisher) outcome(m sent) error {
 // abandon has the broker's answer awaited by a goroutine, because the caller has stopped to wait. It returns false, and
 // does nothing, if the connection is closed.
 func (p *publisher) abandon(m sent) bool {
-	free := p.unanswered.add(m.route)
+	free, replace := p.unanswered.add(m.route, m.sender)
+	if replace {
+		m.sender.wearOut()
+	}
 	m.sender.wear.abandon(m.confirm.DeliveryTag)
 	m.sender.wear.use() // the batch uses the channel, too
 	ok := p.tasks.Go(func() {
@@ -193,7 +196,7 @@ func (p *publisher) await(m sent) error {
 	acked := m.confirm.Wait()
 	isReturned := m.route.mandatory && s.returned.take(m.id, m.route.key)
 	closed := !acked && s.ch.IsClosed()
-	if !closed {
+	if acked { // a channel refuses the first message for a queue without a majority, after a while
 		p.unanswered.answered(m.route)
 	}
 	switch {

@@ -96,54 +96,149 @@ func TestCallersThatWaitMakeNoQueueSilent(t *testing.T) {
 	t.Parallel()
 	broker := newStandIn(t, "slow")
 	c := opened(t, broker.url)
-	done := make(chan error, 2)
-	for range cap(done) {
-		go func() {
-			_, err := c.Dispatch(t.Context(), sends("slow", maxUnconfirmed/2))
-			done <- err
-		}()
-	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Dispatch(t.Context(), sends("slow", maxUnconfirmed))
+		done <- err
+	}()
 	broker.wait(t, "slow", maxUnconfirmed)
 	broker.release("slow", maxUnconfirmed, false)
-	for range cap(done) {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
+}
+
+// While answers for a queue are late, another channel replaces the channel of the publishes, and further publishes to the
+// queue wait.
+func TestPublishesToALateQueueWait(t *testing.T) {
+	t.Parallel()
+	broker := newStandIn(t, "late")
+	c := opened(t, broker.url)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	first := sendingOn(t, c, nil)
+	done := make(chan error, 2)
+	dispatch := func(n int) {
+		_, err := c.Dispatch(ctx, sends("late", n))
+		done <- err
+	}
+	go dispatch(maxLate)
+	sendingOn(t, c, first)
+	go dispatch(1)
+	if _, err := c.Dispatch(ctx, sends("healthy", 1)); err != nil {
+		t.Error(err)
+	}
+	broker.mu.Lock()
+	kept := len(broker.kept)
+	broker.mu.Unlock()
+	if kept != maxLate || isOver(first) {
+		t.Errorf("%d messages for the late queue, the first channel is over: %v", kept, isOver(first))
+	}
+	broker.release("late", maxLate, false)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	broker.wait(t, "late", 1)
+	broker.release("late", 1, false)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLatePublishes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := unanswered{log: slog.New(slog.DiscardHandler)}
+		to, other := route{key: "late", mandatory: true}, route{key: "other", mandatory: true}
+		one, two := &sender{}, &sender{}
+		if u.wait(to, maxLate-1, one) || u.late(to) != nil {
+			t.Error("publishes wait for few answers")
+		}
+		if !u.wait(to, 1, two) || u.wait(to, 1, two) || u.late(to) == nil {
+			t.Error("the channel of late answers is replaced once")
+		}
+		time.Sleep(replaceEvery)
+		if u.wait(to, 1, one) || !u.wait(to, 1, two) {
+			t.Error("the channel that has late answers is replaced after a while")
+		}
+		if u.wait(other, 1, two) || u.late(other) != nil {
+			t.Error("another destination is late")
+		}
+		again := u.late(to)
+		u.answered(to)
+		<-again
+		if u.late(to) != nil {
+			t.Error("publishes wait although an answer has come")
+		}
+		u.wait(to, maxLate, two)
+		again = u.late(to)
+		u.add(to, nil)
+		u.silent(to)
+		<-again
+		if u.late(to) != nil || !isRefused(&u, to) {
+			t.Error("publishes to a silent destination wait")
+		}
+		time.Sleep(minTrial)
+		if via, err := u.refuse(to); via != two || err != nil {
+			t.Errorf("a trial goes by another channel: %v", err)
+		}
+		u.remove(to)
+		u.waited(other, 1)
+		u.waited(to, 2*maxLate+3)
+		u.wait(to, maxLate, one)
+		again = u.late(to)
+		time.Sleep(maxAnswer)
+		if u.late(to) != nil || !isRefused(&u, to) {
+			t.Error("a destination whose callers wait briefly is never silent")
+		}
+		<-again // closed
+		u.waited(to, maxLate)
+		if u.late(to) != nil || u.some.Load() {
+			t.Error("a destination without late answers is late")
+		}
+	})
 }
 
 // The client library drops a notice of a returned message for which its channel has no room.
 func TestMoreReturnsThanPlacesInTheWindow(t *testing.T) {
 	t.Parallel()
 	const waiting = 100
-	broker := newStandIn(t, "absent")
+	broker := newStandIn(t, "absent", "gone", "lost")
 	c := opened(t, broker.url)
-	abandoned(t, c, broker, "absent", maxUnanswered-1)
-	abandoned(t, c, broker, "absent", maxUnconfirmed)
 	p, _, _ := c.publishing.now()
-	p.unanswered.answered(route{key: "absent", mandatory: true})
+	p.unanswered.mu.Lock()
+	p.unanswered.replaced = time.Now().Add(time.Hour) // all is published on one channel
+	p.unanswered.mu.Unlock()
+	abandoned(t, c, broker, "gone", maxUnanswered-1)
+	abandoned(t, c, broker, "lost", maxUnconfirmed)
 	done := make(chan error, 1)
 	go func() {
 		_, err := c.Dispatch(t.Context(), sends("absent", waiting))
 		done <- err
 	}()
 	broker.wait(t, "absent", waiting)
-	broker.release("absent", maxUnanswered-1+maxUnconfirmed+waiting, true)
+	broker.release("gone", maxUnanswered-1, true)
+	broker.release("lost", maxUnconfirmed, true)
+	broker.release("absent", waiting, true)
 	if err := <-done; len(indexesOf(err, transport.ErrNoQueue)) != waiting {
 		t.Errorf("dispatch to a queue that does not exist: %v", err)
 	}
+}
+
+func isRefused(u *unanswered, to route) bool {
+	_, err := u.refuse(to)
+	return err != nil
 }
 
 func TestUnansweredPublishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := unanswered{log: slog.New(slog.DiscardHandler)}
 		silent, other := route{key: "silent", mandatory: true}, route{key: "other", mandatory: true}
-		refused := func(to route) bool { return u.refuse(to) != nil }
+		refused := func(to route) bool { return isRefused(&u, to) }
 		for n := range maxUnanswered {
 			if refused(silent) {
 				t.Fatalf("refused after %d", n)
 			}
-			u.add(silent)
+			u.add(silent, nil)
 		}
 		if !refused(silent) || refused(other) {
 			t.Error("the bound is for each destination")
@@ -153,7 +248,7 @@ func TestUnansweredPublishes(t *testing.T) {
 		if refused(silent) || !refused(silent) {
 			t.Error("a trial is let through, and no more")
 		}
-		u.add(silent)
+		u.add(silent, nil)
 		if !refused(silent) {
 			t.Error("a trial without an answer ends the silence")
 		}
@@ -170,7 +265,7 @@ func TestUnansweredPublishes(t *testing.T) {
 		if refused(silent) {
 			t.Error("an answer does not end the silence")
 		}
-		u.add(silent)
+		u.add(silent, nil)
 		if !refused(silent) {
 			t.Error("a further one without an answer does not begin another silence")
 		}
@@ -190,37 +285,41 @@ func TestASlowDestinationIsNamed(t *testing.T) {
 		u := unanswered{log: slog.New(slog.NewTextHandler(&lines, nil))}
 		to := route{key: "slow", mandatory: true}
 		named := func() bool { return strings.Contains(strings.Join(u.warnings(), "\n"), `"slow"`) }
-		u.add(to) // by a caller that did not wait for long
+		u.add(to, nil) // by a caller that did not wait for long
 		if named() {
 			t.Error("the queue is named at once")
 		}
 		u.remove(to)
 		for range 3 {
-			u.wait(to)
+			u.wait(to, 1, nil)
+		}
+		time.Sleep(slowAnswer - lateAnswer)
+		for range 3 {
+			u.tell(to)
 		}
 		if !named() || strings.Count(lines.String(), "does not confirm") != 1 {
 			t.Errorf("warnings %q, log:\n%s", u.warnings(), &lines)
 		}
-		if u.refuse(to) != nil {
+		if isRefused(&u, to) {
 			t.Error("refused while callers wait")
 		}
-		u.add(to)
+		u.add(to, nil)
 		u.silent(to)
 		for pause := minTrial; pause <= maxTrial; pause *= 2 {
-			if u.refuse(to) == nil {
+			if !isRefused(&u, to) {
 				t.Error("not refused")
 			}
 			time.Sleep(pause)
-			if u.refuse(to) != nil {
+			if isRefused(&u, to) {
 				t.Errorf("no trial after %v", pause)
 			}
 		}
 		u.answered(to)
-		if u.refuse(to) != nil || named() || strings.Count(lines.String(), "again") != 1 {
+		if isRefused(&u, to) || named() || strings.Count(lines.String(), "again") != 1 {
 			t.Errorf("after an answer: warnings %q, log:\n%s", u.warnings(), &lines)
 		}
 		for range 3 {
-			u.waited(to)
+			u.waited(to, 1)
 		}
 		u.remove(to)
 		if u.destinations != nil || u.some.Load() {
@@ -248,13 +347,16 @@ func TestASlowLogDelaysNoOtherQueue(t *testing.T) {
 	u := unanswered{log: slog.New(hangingLog{free})}
 	slow, other := route{key: "slow", mandatory: true}, route{key: "other", mandatory: true}
 	var all sync.WaitGroup
-	all.Go(func() { u.wait(slow) })
+	all.Go(func() {
+		u.wait(slow, 1, nil)
+		u.tell(slow)
+	})
 	for !u.some.Load() {
 		runtime.Gosched()
 	}
 	u.answered(other)
-	if err := u.refuse(other); err != nil {
-		t.Error(err)
+	if isRefused(&u, other) {
+		t.Error("the other queue is refused")
 	}
 	close(free)
 	all.Wait()
@@ -264,11 +366,11 @@ func TestAbandonedPublishesOfAllDestinations(t *testing.T) {
 	t.Parallel()
 	u := unanswered{log: slog.New(slog.DiscardHandler)}
 	for i := range maxAbandoned {
-		if !u.add(route{key: string(rune('a' + i%200)), mandatory: true}) {
+		if free, _ := u.add(route{key: string(rune('a' + i%200)), mandatory: true}, nil); !free {
 			t.Fatalf("publish %d keeps its place", i)
 		}
 	}
-	if u.add(route{key: "one more"}) {
+	if free, _ := u.add(route{key: "one more"}, nil); free {
 		t.Error("a publish over the bound gives its place back")
 	}
 }

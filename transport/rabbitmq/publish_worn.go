@@ -67,6 +67,14 @@ func (w *wear) isWorn(tag uint64) bool {
 	return tag >= first+wornAfter && w.first.CompareAndSwap(first, tag)
 }
 
+// wearOut asks for another channel in the place of this one.
+func (s *sender) wearOut() {
+	select {
+	case s.worn <- struct{}{}:
+	default:
+	}
+}
+
 // release ends the use of a channel by a batch or an abandoned publish.
 func (p *publisher) release(s *sender) {
 	if s.wear.release() {

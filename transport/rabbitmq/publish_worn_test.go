@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"sync"
 	"testing"
@@ -75,12 +76,16 @@ func TestAChannelBehindAMissingAnswerIsReplaced(t *testing.T) {
 
 func TestFewReplacedChannelsStayOpen(t *testing.T) {
 	t.Parallel()
-	broker := newStandIn(t, "silent")
+	var queues []string
+	for i := range maxWorn + 1 {
+		queues = append(queues, fmt.Sprint("silent-", i))
+	}
+	broker := newStandIn(t, queues...)
 	c := opened(t, broker.url)
 	var all []*sender
 	s := sendingOn(t, c, nil)
-	for range maxWorn + 1 {
-		abandoned(t, c, broker, "silent", 1)
+	for _, queue := range queues {
+		abandoned(t, c, broker, queue, 1)
 		s.worn <- struct{}{}
 		all = append(all, s)
 		s = sendingOn(t, c, s)

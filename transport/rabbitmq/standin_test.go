@@ -33,6 +33,7 @@ type keptPublish struct {
 
 // standInConn is a connection to a standIn.
 type standInConn struct {
+	later []standInFrame // used by serve alone
 	net.Conn
 	broker *standIn
 	tags   map[uint16]uint64 // of the last message, by channel with confirms
@@ -139,7 +140,7 @@ func (c *standInConn) serve() {
 	}
 	c.send(frameOf(methodFrame, 0, method(10, 10, []byte(start)...)...))
 	for {
-		kind, channel, payload, err := readFrame(c)
+		kind, channel, payload, err := c.next(anyChannel)
 		if err != nil {
 			return
 		}
@@ -186,7 +187,7 @@ func (c *standInConn) publish(channel uint16, payload []byte) bool {
 	key := payload[7+exchange:]
 	p := keptPublish{to: c, channel: channel, queue: string(key[1 : 1+key[0]])}
 	for size := -1; size != 0; {
-		kind, _, content, err := readFrame(c)
+		kind, _, content, err := c.next(int(channel))
 		if err != nil {
 			return false
 		}
@@ -217,6 +218,33 @@ func (c *standInConn) publish(channel uint16, payload []byte) bool {
 	}
 	b.published <- p.queue
 	return true
+}
+
+// anyChannel is for next.
+const anyChannel = -1
+
+// next returns the next frame of a channel. Frames of other channels between the frames of a publish are kept.
+func (c *standInConn) next(channel int) (kind byte, of uint16, payload []byte, err error) {
+	for i, f := range c.later {
+		if channel == anyChannel || int(f.of) == channel {
+			c.later = slices.Delete(c.later, i, i+1)
+			return f.kind, f.of, f.payload, nil
+		}
+	}
+	for {
+		kind, of, payload, err = readFrame(c)
+		if err != nil || channel == anyChannel || int(of) == channel {
+			return kind, of, payload, err
+		}
+		c.later = append(c.later, standInFrame{kind, of, payload})
+	}
+}
+
+// standInFrame is a frame that is read and not handled.
+type standInFrame struct {
+	kind    byte
+	of      uint16
+	payload []byte
 }
 
 // readFrame reads a frame as a client sends it.
