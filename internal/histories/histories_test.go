@@ -11,7 +11,7 @@ import (
 // The command that a failed history prints repeats that history, and no other.
 func TestAFailedHistoryIsRepeated(t *testing.T) {
 	if os.Getenv("HISTORIES_FAIL") != "" {
-		Run(t, Count{Short: 50, Test: 50, Soak: 50}, func(t *testing.T, rnd *rand.Rand) {
+		Run(t, Count{Short: 200, Test: 200, Soak: 200}, func(t *testing.T, rnd *rand.Rand) {
 			if n := rnd.IntN(10); n == 0 {
 				t.Fatalf("drawn: %d %d", n, rnd.Uint64())
 			}
@@ -61,13 +61,14 @@ func TestCountOfARun(t *testing.T) {
 	t.Setenv(seedVariable, "")
 	t.Setenv(soakVariable, "")
 	n := 0
-	Run(t, Count{Short: 2, Test: 3, Soak: 4}, func(*testing.T, *rand.Rand) { n++ })
-	if want := map[bool]int{true: 2, false: 3}[testing.Short()]; n != want || IsRepeated() {
+	count := Count{Short: 8, Test: 12, Soak: 4}
+	Run(t, count, func(*testing.T, *rand.Rand) { n++ })
+	if want := map[bool]int{true: 8, false: 12}[testing.Short()] / share; n != want || IsRepeated() {
 		t.Errorf("%d histories", n)
 	}
 	t.Setenv(soakVariable, "1")
 	n = 0
-	Run(t, Count{Short: 2, Test: 3, Soak: 4}, func(*testing.T, *rand.Rand) { n++ })
+	Run(t, count, func(*testing.T, *rand.Rand) { n++ })
 	if n != 4 {
 		t.Errorf("%d histories of a soak", n)
 	}
