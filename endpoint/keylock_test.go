@@ -228,7 +228,7 @@ func TestAllKeysOfAMessageAreTakenAtOnce(t *testing.T) {
 }
 
 func TestAHotKeyDoesNotHoldUpOthers(t *testing.T) {
-	const hot, messages = 10_000, 100_000
+	const hot, messages = 2_000, 20_000
 	run := func(t *testing.T, broker *inmemory.Transport, withHot bool) (rate float64) {
 		var l ledger
 		cfg := harness.Sales(broker, endpoint.HandleInOrderBy(byKey, l.taking(always(10*time.Millisecond))))

@@ -102,7 +102,7 @@ func TestANewMessageOverTheLimitIsStillRefused(t *testing.T) {
 // A body that unpacks to more bytes than SQS takes is undecodable.
 func TestABodyThatUnpacksToTooMuchIsUndecodable(t *testing.T) {
 	t.Parallel()
-	p := packed(header.New(header.Field{Name: header.MessageID, Value: "m"}), make([]byte, 64<<20))
+	p := packed(header.New(header.Field{Name: header.MessageID, Value: "m"}), make([]byte, 2*maxMessage))
 	m := &types.Message{MessageId: aws.String("native"), Body: &p.body, MessageAttributes: p.sent()}
 	if r := decode(m); r.Undecodable == nil || len(r.Body) > maxMessage {
 		t.Errorf("%d bytes, %v", len(r.Body), r.Undecodable)
