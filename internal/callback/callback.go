@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"sync"
 )
 
 // ErrGoexit is the error of a function that called runtime.Goexit.
@@ -36,4 +38,37 @@ func Run(ctx context.Context, f func() error) error {
 	default:
 		return context.Cause(ctx)
 	}
+}
+
+// Open is [Run] for a function that opens a connection. If ctx ends first, the connection is closed when the function returns.
+func Open[C io.Closer](ctx context.Context, open func() (C, error)) (conn C, err error) {
+	var (
+		mu     sync.Mutex // guards the rest
+		none   C
+		opened bool
+		left   bool
+	)
+	err = Run(ctx, func() error {
+		c, err := open()
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err != nil:
+			return err
+		case left:
+			return c.Close()
+		}
+		conn, opened = c, true
+		return nil
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	left = true
+	switch {
+	case err == nil:
+		return conn, nil
+	case opened: // when ctx ended
+		_ = conn.Close()
+	}
+	return none, err
 }

@@ -46,3 +46,39 @@ func TestAHangingFunctionIsLeft(t *testing.T) {
 		close(release)
 	})
 }
+
+// closing is a connection that reports its end.
+type closing struct{ closed chan struct{} }
+
+func (c *closing) Close() error {
+	close(c.closed)
+	return nil
+}
+
+// A connection that comes too late is closed.
+func TestALateConnectionIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own, conn := errors.New("own"), &closing{make(chan struct{})}
+		if got, err := callback.Open(t.Context(), func() (*closing, error) { return conn, nil }); got != conn || err != nil {
+			t.Errorf("Open returned %v, %v", got, err)
+		}
+		if got, err := callback.Open(t.Context(), func() (*closing, error) { return nil, own }); got != nil || err != own { //nolint:errorlint // the very error
+			t.Errorf("Open returned %v, %v", got, err)
+		}
+		late := errors.New("no answer in time")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, late)
+		defer cancel()
+		release := make(chan struct{})
+		if got, err := callback.Open(ctx, func() (*closing, error) { <-release; return conn, nil }); got != nil || !errors.Is(err, late) {
+			t.Errorf("Open returned %v, %v", got, err)
+		}
+		synctest.Wait()
+		select {
+		case <-conn.closed:
+			t.Error("closed before it came")
+		default:
+		}
+		close(release)
+		<-conn.closed
+	})
+}
