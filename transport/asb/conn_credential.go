@@ -2,6 +2,7 @@ package asb
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/callback"
 )
 
 const (
@@ -18,7 +20,11 @@ const (
 	// credentialWait is how long a request waits for the end of a pause. It is shorter than closeTimeout, because the client
 	// library waits for its refresh of a token before it closes a link.
 	credentialWait = time.Second
+	// credentialTimeout bounds a call of the credential.
+	credentialTimeout = 30 * time.Second
 )
+
+var errTokenLate = errors.New("asb: Transport.Credential has returned no token in time")
 
 // credential is the user's credential with a memory of its last error. The client library repeats a refresh that fails without
 // any pause, once for each link. After an error the credential is asked again once after each pause, until it returns a token.
@@ -70,9 +76,20 @@ func (c *credential) begin() (pause time.Duration, last error) {
 	return pause, c.err
 }
 
-func (c *credential) ask(ctx context.Context, options policy.TokenRequestOptions) (token azcore.AccessToken, err error) {
-	defer func() { c.end(err, ctx.Err() != nil) }()
-	return c.TokenCredential.GetToken(ctx, options)
+// ask calls the user's credential. The client library waits for a refresh of a token without any limit.
+func (c *credential) ask(ctx context.Context, options policy.TokenRequestOptions) (azcore.AccessToken, error) {
+	bounded, cancel := context.WithTimeoutCause(ctx, credentialTimeout, errTokenLate)
+	defer cancel()
+	var answer azcore.AccessToken
+	err := callback.Run(bounded, func() (err error) {
+		answer, err = c.TokenCredential.GetToken(bounded, options)
+		return err
+	})
+	c.end(err, ctx.Err() != nil)
+	if err != nil { // a call that was left may write the answer
+		return azcore.AccessToken{}, err
+	}
+	return answer, nil
 }
 
 // end records the outcome of a request. An error of a request whose context has ended says nothing about the credential.

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/holdfast-go/holdfast/internal/callback"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -99,7 +100,7 @@ func (n *namespace) dial(ctx context.Context) (net.Conn, error) {
 
 func (n *namespace) socket(ctx context.Context) (net.Conn, error) {
 	if n.WebSocket != nil {
-		return n.WebSocket(ctx, "wss://"+n.Namespace+"/$servicebus/websocket")
+		return n.webSocket(ctx)
 	}
 	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepAlive, Interval: keepAlive / 2, Count: 3}}
 	c, err := d.DialContext(ctx, "tcp", n.Address)
@@ -111,9 +112,21 @@ func (n *namespace) socket(ctx context.Context) (net.Conn, error) {
 		config.ServerName, _, _ = strings.Cut(n.Namespace, ":")
 	}
 	secure := tls.Client(c, config)
-	if err := secure.HandshakeContext(ctx); err != nil {
+	// The configuration may have functions: one that hangs is left when ctx ends.
+	if err := callback.Run(ctx, func() error { return secure.HandshakeContext(ctx) }); err != nil {
 		_ = c.Close() // the handshake's error says more
 		return nil, err
 	}
 	return secure, nil
+}
+
+// webSocket calls the function of the user, and waits for it until ctx ends.
+func (n *namespace) webSocket(ctx context.Context) (net.Conn, error) {
+	return callback.Open(ctx, func() (net.Conn, error) {
+		c, err := n.WebSocket(ctx, "wss://"+n.Namespace+"/$servicebus/websocket")
+		if c == nil && err == nil {
+			err = errors.New("Transport.WebSocket returned no connection")
+		}
+		return c, err
+	})
 }

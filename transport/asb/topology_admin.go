@@ -17,6 +17,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 
+	"github.com/holdfast-go/holdfast/internal/callback"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -39,7 +40,7 @@ func newAdministration(ns *namespace) (*administration, error) {
 		a.http = usual.Clone()
 	}
 	if ns.TLS != nil {
-		a.http.TLSClientConfig = ns.TLS.Clone()
+		a.http.TLSClientConfig = callback.TLS(ns.TLS)
 	}
 	options := &admin.ClientOptions{ClientOptions: azcore.ClientOptions{
 		Transport: &redirect{to: ns.manage, client: &http.Client{Transport: a.http}},

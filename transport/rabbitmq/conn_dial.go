@@ -183,7 +183,7 @@ func (d *dialer) handshake(ctx context.Context, n *node, login Credentials, purp
 			"product": "Holdfast", "platform": "Go", "connection_name": strings.TrimSpace(d.name + " " + purpose),
 		},
 		Dial: func(string, string) (_ net.Conn, err error) {
-			b.link, err = d.newLink(n, out)
+			b.link, err = d.newLink(ctx, n, out)
 			return b.link, err
 		},
 	}

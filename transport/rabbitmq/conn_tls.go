@@ -32,8 +32,8 @@ type recordConn struct {
 func (c *recordConn) Read(p []byte) (int, error) { return c.in.Read(p) }
 
 // newLink returns a link over a connection to the node. TLS is begun here and not by the client library, because the
-// frameReader reads plain text.
-func (d *dialer) newLink(n *node, out *coalescer) (*link, error) {
+// frameReader reads plain text. The configuration may have functions: one that hangs is left when ctx ends.
+func (d *dialer) newLink(ctx context.Context, n *node, out *coalescer) (*link, error) {
 	if n.uri.Scheme == "amqp" {
 		return &link{out, newFrameReader(out), out}, nil
 	}
@@ -42,7 +42,7 @@ func (d *dialer) newLink(n *node, out *coalescer) (*link, error) {
 		return nil, err
 	}
 	c := tls.Client(&recordConn{out, bufio.NewReaderSize(out, readAhead)}, config)
-	if err := callback.Run(context.Background(), c.Handshake); err != nil { // the configuration may have functions
+	if err := callback.Run(ctx, c.Handshake); err != nil {
 		return nil, err
 	}
 	return &link{c, newFrameReader(c), out}, nil

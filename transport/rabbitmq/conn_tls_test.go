@@ -58,14 +58,17 @@ func TestOverTLSWithCertificatesOnBothSides(t *testing.T) {
 	must(t, dispatch(open(t, files, nil), send1(queue, message("a", "x"))))
 }
 
-// A function of the TLS configuration that ends its goroutine ends neither Open nor the goroutine that connects.
+// A function of the TLS configuration that ends its goroutine or hangs ends neither Open nor the goroutine that connects.
 func TestATLSFunctionThatEndsItsGoroutine(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	defer server.Close()
+	release := make(chan struct{})
+	defer close(release)
 	for name, f := range map[string]func(tls.ConnectionState) error{
-		"goexit": func(tls.ConnectionState) error { runtime.Goexit(); return nil },
-		"panic":  func(tls.ConnectionState) error { panic("no") },
+		"goexit":            func(tls.ConnectionState) error { runtime.Goexit(); return nil },
+		"panic":             func(tls.ConnectionState) error { panic("no") },
+		"no answer in time": func(tls.ConnectionState) error { <-release; return nil },
 	} {
 		tr := &rabbitmq.Transport{
 			URL: "amqps://guest:guest@" + server.Listener.Addr().String(),

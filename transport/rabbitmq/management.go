@@ -15,6 +15,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/callback"
 )
 
 // management is the HTTP API of the broker's management plugin (https://www.rabbitmq.com/docs/http-api-reference). A
@@ -60,7 +62,7 @@ func newManagement(t *Transport, d *dialer) (*management, error) {
 	}
 	m.client = &http.Client{
 		Timeout:   dialTimeout,
-		Transport: &http.Transport{TLSClientConfig: config, Proxy: http.ProxyFromEnvironment},
+		Transport: &http.Transport{TLSClientConfig: callback.TLS(config), Proxy: http.ProxyFromEnvironment},
 	}
 	return m, nil
 }

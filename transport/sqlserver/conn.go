@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	mssql "github.com/microsoft/go-mssqldb"
 
+	"github.com/holdfast-go/holdfast/internal/callback"
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
@@ -50,8 +52,16 @@ type on interface {
 // connector marks the errors of connecting, after which no statement was sent.
 type connector struct{ driver.Connector }
 
+// connectTimeout bounds a call of a connector, which may be the user's.
+const connectTimeout = time.Minute
+
+var errNoConn = errors.New("the connector has not returned in time")
+
+// Connect waits for the connector until ctx ends.
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
-	conn, err := c.Connector.Connect(ctx)
+	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, errNoConn)
+	defer cancel()
+	conn, err := callback.Open(ctx, func() (driver.Conn, error) { return c.Connector.Connect(ctx) })
 	if err != nil {
 		return nil, &connectError{err}
 	}

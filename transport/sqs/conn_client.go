@@ -101,6 +101,9 @@ func (t *Transport) dial(ctx context.Context) (clients, error) {
 func (t *Transport) load(ctx context.Context) (cfg aws.Config, err error) {
 	if t.Config != nil {
 		cfg = t.Config.Copy()
+		if cfg.Credentials != nil {
+			cfg.Credentials = bounded{cfg.Credentials}
+		}
 		cfg.Region = cmp.Or(t.Region, cfg.Region)
 	} else {
 		cfg, err = config.LoadDefaultConfig(ctx, config.WithRegion(t.Region), config.WithSharedConfigProfile(t.Profile),
