@@ -243,6 +243,7 @@ func (w *writer) runPart(tx *sql.Tx, p *part, shared bool) (intact bool, err err
 		err = run()
 		return err == nil, err
 	}
+	defer func() { intact = intact && !errors.Is(err, errHangs) }()
 	return guard(func(query string) error {
 		_, err := w.change(query)
 		return err

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/callback"
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -23,7 +24,7 @@ import (
 // it was handled meanwhile. An error of f undoes the transaction of this message only, and fails the message; a panic
 // and the end of f's goroutine count as errors. f must be quick, because no other process can write meanwhile. It must
 // use only tx for the file, and neither commit nor roll it back. It may run again when the transaction, which other
-// messages share, fails. Its ctx never ends.
+// messages share, fails. Its ctx ends after 30 s. If f has not returned then, its message fails, and tx is rolled back.
 //
 // OnCommit fails when s has no such transaction, or one of another transport, and when the transaction is over.
 func OnCommit(ctx context.Context, s interface {
@@ -111,21 +112,22 @@ func (t *deferredTx) Rollback(context.Context) error {
 	return nil
 }
 
-var errGoexit = errors.New("it ended its goroutine (runtime.Goexit)")
+// commitTimeout bounds a function of OnCommit, for which all other writers wait.
+const commitTimeout = 30 * time.Second
+
+// errHangs is the error of a function that was left: it may use the transaction at any time.
+var errHangs = errors.New("the function has not returned in time")
 
 // call calls f on a goroutine of its own: f may end it, as FailNow does in a test, and must not end the writer's.
 func call(ctx context.Context, tx *sql.Tx, f func(ctx context.Context, tx *sql.Tx) error) error {
-	err := errGoexit // unless f returns
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	ctx, cancel := context.WithTimeoutCause(ctx, commitTimeout, errHangs)
+	defer cancel()
+	return callback.Run(ctx, func() (err error) {
 		defer func() {
 			if p := recover(); p != nil {
 				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 			}
 		}()
-		err = f(ctx, tx)
-	}()
-	<-ended
-	return err
+		return f(ctx, tx)
+	})
 }

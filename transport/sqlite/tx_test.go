@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/holdfast-go/holdfast/internal/callback"
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -183,7 +184,7 @@ func TestAFailingFunctionUndoesItsMessageOnly(t *testing.T) {
 	if errs["5"] == nil || !strings.Contains(errs["5"].Error(), "nil map") {
 		t.Errorf("the function's panic came as %v", errs["5"])
 	}
-	if !errors.Is(errs["4"], errGoexit) {
+	if !errors.Is(errs["4"], callback.ErrGoexit) {
 		t.Errorf("the end of the function's goroutine came as %v", errs["4"])
 	}
 	if err := deliveries["1"].Retry(t.Context()); err != nil {
