@@ -173,6 +173,7 @@ func (a *attempt) handle(ctx context.Context) (out outcome, err error) {
 
 // runStages runs the message through its behaviors and handlers.
 func (a *attempt) runStages(ctx context.Context) error {
+	a.observe(&a.running)
 	a.live.calls.Begin(&a.running, a.queue, a.id, a.slot.Goroutine())
 	defer a.live.calls.End(&a.running)
 	return a.e.receive(ctx, &a.receive)
@@ -181,13 +182,23 @@ func (a *attempt) runStages(ctx context.Context) error {
 // complete sends ops and completes the message, through the Dispatch stage.
 func (a *attempt) complete(ctx context.Context, ops []transport.Operation) error {
 	a.dispatch = pipeline.Dispatch{Operations: ops, Incoming: &a.receive}
-	if err := a.e.dispatch(ctx, &a.dispatch); err != nil {
+	if err := a.runDispatch(ctx); err != nil {
 		return err
 	}
 	if a.settlement.over() {
 		return nil
 	}
 	return a.finish(ctx, nil) // a behavior did not send the operations
+}
+
+// runDispatch runs the Dispatch stage. The watch counts the time of its behaviors.
+func (a *attempt) runDispatch(ctx context.Context) error {
+	if a.e.watchesDispatch {
+		a.running.EnterFunction(&nameDispatch)
+		a.live.calls.Begin(&a.running, a.queue, a.id, a.slot.Goroutine())
+		defer a.live.calls.End(&a.running)
+	}
+	return a.e.dispatch(ctx, &a.dispatch)
 }
 
 // finish sends ops, and what the endpoint itself sends, and completes the message.
@@ -218,7 +229,12 @@ func (a *attempt) finish(ctx context.Context, ops []transport.Operation) error {
 // completed. Operations that belong to no message are sent at once, or in the caller's transaction.
 func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error {
 	if d.Incoming != nil {
-		return attemptOf(d.Incoming).finish(ctx, d.Operations)
+		a := attemptOf(d.Incoming)
+		if e.watchesDispatch {
+			a.live.calls.Suspend(&a.running)
+			defer a.live.calls.Resume(&a.running)
+		}
+		return a.finish(ctx, d.Operations)
 	}
 	live := e.live.Load()
 	if live == nil {

@@ -19,7 +19,9 @@ func decode(ctx context.Context, r *pipeline.Receive) error {
 		}
 		return recoverability.Unrecoverable(&unhandledError{err})
 	}
+	a.running.EnterFunction(&nameDecode)
 	value, err := a.read(r, t)
+	a.running.LeaveFunction()
 	if err != nil {
 		return recoverability.Unrecoverable(&undecodableError{err})
 	}

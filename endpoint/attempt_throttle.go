@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
+	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/copies"
@@ -116,8 +117,12 @@ func (a *attempt) throttle(ctx context.Context, err error) bool {
 	if t.limit == nil {
 		return false
 	}
-	f := a.facts(err)
-	if !f.Mendable() {
+	f, mendable := a.facts(err), false
+	failed := a.asFunction(new(overdue.Call), &nameMatchers, func() error {
+		mendable = f.Mendable()
+		return nil
+	})
+	if failed != nil || !mendable {
 		return false
 	}
 	limited := t.limit.Failed(a.id, f.Now)

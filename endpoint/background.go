@@ -30,7 +30,7 @@ func (l *live) background(ctx context.Context) (stop func()) {
 // returned at the end of the call.
 func (l *live) awaited(ctx context.Context, name string) (returned func()) {
 	var call overdue.Call
-	call.Enter(&name)
+	call.EnterFunction(&name)
 	goroutine := goroutines.ID()
 	begun := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

@@ -29,6 +29,7 @@ type Endpoint struct {
 	failures       *failurelog.Log
 	limits         throttle.Limits
 	unreturned     atomic.Int32 // calls of Notify functions under way, those given up included
+	notifyNames    []string     // of the functions of Notify
 	notifications  notificationOrder
 	warnings       stateful.Warnings
 
@@ -41,6 +42,10 @@ type Endpoint struct {
 	bounded bool // messages may have a policy or a time limit of their own
 	copies  bool // behaviors and serializers get copies of received messages
 	started atomic.Bool
+
+	watchesDispatch bool // the stage has behaviors
+	watchesRelay    bool // same
+
 	foreign atomic.Bool   // a message without a handler was received
 	ready   chan struct{} // closed when the endpoint can send and receives
 	ended   chan struct{} // closed when Run has returned
@@ -64,6 +69,9 @@ func New(cfg Config) (*Endpoint, error) {
 	e.failures = failurelog.New(max(memory.Messages, 8*cfg.Concurrency), memory.Bytes)
 	e.limits = throttle.New(cfg.Recoverability.RateLimit, types.names())
 	e.host = cfg.Host.in(cfg.Name)
+	for i := range cfg.Notify {
+		e.notifyNames = append(e.notifyNames, fmt.Sprintf("function %d of Config.Notify", i+1))
+	}
 	if err := errors.Join(err, terr, e.checkBodies(), e.compose()); err != nil {
 		return nil, fmt.Errorf("endpoint %q: invalid configuration: %w", cfg.Name, err)
 	}
@@ -81,6 +89,7 @@ func (e *Endpoint) compose() error {
 	e.dispatch = stage(e, &errs, "Dispatch", &p.Dispatch, e.dispatchAll)
 	e.recover = stage(e, &errs, "Recover", &p.Recover, recoverEnd)
 	e.relayed = stage(e, &errs, "Relay", &p.Relay, e.relayAll)
+	e.watchesDispatch, e.watchesRelay = len(p.Dispatch.Names()) > 0, len(p.Relay.Names()) > 0
 	// A serializer may keep the body in the values that it returns. JSON copies it.
 	keeps := func(s serialization.Serializer) bool { return s != serialization.JSON }
 	e.copies = e.copies || slices.ContainsFunc(e.serializers, keeps)

@@ -69,7 +69,8 @@ func Handle[M any](fn func(ctx context.Context, s *Session, m M) error) Handler 
 // wait return to their queue.
 //
 // key is called once per attempt, before any handler. It must return at most 500 bytes of valid UTF-8, and not "": else
-// the message is moved to the error queue without a retry. A panic of key is a failure of the message.
+// the message is moved to the error queue without a retry. A panic of key is a failure of the message. A message whose key
+// is not known after 10 s, because key or the decoding of the message hangs, is overtaken by the messages behind it.
 func HandleInOrderBy[M any](key func(M) string, fn func(ctx context.Context, s *Session, m M) error) Handler {
 	h := Handle(fn)
 	if key == nil {

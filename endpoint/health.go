@@ -19,12 +19,12 @@ type Health struct {
 	// Ready is true while the endpoint receives and processes messages. It is false before Run is ready and after its
 	// context has ended, while receiving fails or is paused, while the driver's own queues are not known, while attempts
 	// are limited after failures in a row, while a failed message cannot be settled or waits for its error queue, and while
-	// handlers beyond their time limit take all slots of a queue.
+	// handlers beyond their time limit, or functions that have not returned within 10 s, take all slots of a queue.
 	Ready bool `json:"ready"`
 	// Reasons are the reasons why the endpoint is not live or not ready.
 	Reasons []string `json:"reasons,omitempty"`
-	// Warnings are missing parts of an endpoint that is ready nevertheless, failures that the transport foresees, and schedules
-	// that skip their occurrences.
+	// Warnings are missing parts of an endpoint that is ready nevertheless, functions of the program that have not returned
+	// within 10 s, failures that the transport foresees, and schedules that skip their occurrences.
 	Warnings []string `json:"warnings,omitempty"`
 	// Quarantined is the number of messages in quarantine, of all instances; -1 if the transport does not count them. It is
 	// inspected every 5 s while there are some, every Quarantine.Idle (a minute) while there are none, and when this instance moves one there.
@@ -88,6 +88,7 @@ func (l *live) addTo(h *Health) {
 	}
 	l.satellites.addTo(h)
 	l.addOutbox(h)
+	l.addFunctions(h)
 	h.Warnings = append(h.Warnings, l.e.warnings.All()...)
 	if w, ok := l.conn.(transport.Warner); ok {
 		h.Warnings = append(h.Warnings, w.Warnings()...)

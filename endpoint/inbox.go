@@ -62,6 +62,9 @@ func (b *inbox) recognize(ctx context.Context, a *attempt) (handled bool, err er
 // look returns the key of a message and its state: the one found when the message arrived, as long as that is good.
 func (b *inbox) look(ctx context.Context, a *attempt) (transport.HandledKey, transport.HandledState, error) {
 	early, ok := a.slot.Attached().(*look)
+	if ok && a.live.translate != nil { // the message may have got another id or body
+		ok = early.key == b.keyOf(a.original, a.queue, a.id)
+	}
 	if !ok {
 		early = &look{key: b.keyOf(a.original, a.queue, a.id)}
 	}

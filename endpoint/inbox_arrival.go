@@ -48,7 +48,7 @@ func (b *inbox) lookForAll(ctx context.Context, queue string, arrived []pump.Slo
 	slots := make([]*pump.Slot, 0, len(arrived))
 	begun := b.begun.count()
 	for i := range arrived {
-		m, id := originalOf(arrived[i].Delivery())
+		m, id := originalOf(arrived[i].Delivery().Message())
 		if isNamed(id) && m.Undecodable == nil {
 			key := b.keyOf(m, queue, id)
 			looks, keys = append(looks, look{key: key, at: now, begun: begun}), append(keys, key)

@@ -54,15 +54,14 @@ func isNamed(id string) bool {
 
 func (l *live) newIncoming(d transport.Delivery, slot *pump.Slot, queue string) *incoming {
 	in := &incoming{e: l.e, live: l, delivery: d, slot: slot, queue: queue}
-	in.original, in.id = originalOf(d)
+	in.original, in.id = originalOf(d.Message())
 	in.settlement.in, in.keyed.locks = in, l.keys
 	return in
 }
 
-// originalOf returns the message of a delivery as its sender made it, and its id. A packed message is unpacked, whoever
-// returned it.
-func originalOf(d transport.Delivery) (m *transport.Message, id string) {
-	m = copies.Unpacked(d.Message())
+// originalOf returns a received message as its sender made it, and its id. A packed message is unpacked, whoever returned it.
+func originalOf(received *transport.Message) (m *transport.Message, id string) {
+	m = copies.Unpacked(received)
 	if h, returned := fault.ReturnedHeaders(m.Headers); returned {
 		own := *m
 		own.Headers, m = h, &own

@@ -89,7 +89,10 @@ func (a *attempt) findKeys(r *pipeline.Receive, value any) (keys []keylock.Key, 
 			m.Value = base
 		}
 		a.handler = &c.Handler
-		if a.keys[i], err = c.key(m); err != nil {
+		a.running.EnterFunction(&c.keyName)
+		a.keys[i], err = c.key(m)
+		a.running.LeaveFunction()
+		if err != nil {
 			return nil, fmt.Errorf("handler %s: %w", c.name, err)
 		}
 		a.handler = nil

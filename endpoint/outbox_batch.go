@@ -254,6 +254,9 @@ func (r *relay) move(row *relayRow, ops []transport.Operation) (err error) {
 // dispatch sends operations. A panic of the driver or of a behavior must not end the process, which would send them again when it starts.
 func (r *relay) dispatch(ctx context.Context, ops []transport.Operation) (err error) {
 	defer catchPanic(&err)
+	if r.live.e.watchesRelay {
+		defer r.live.awaited(ctx, nameRelay)()
+	}
 	return r.live.e.relayed(ctx, &pipeline.Relay{Operations: ops})
 }
 

@@ -18,6 +18,10 @@ func (l *live) handle(queue string) handleFunc {
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 		in := l.newIncoming(d, slot, queue)
 		in.keyed.arrivals = arrivals
+		if l.translate != nil {
+			l.slow.Received(d.Attempt().N) // before a function that may hang
+		}
+		in.translate()
 		if arrivals != nil && !in.hasKeys() {
 			arrivals.Pass(slot)
 		}
@@ -37,6 +41,7 @@ func (l *live) handle(queue string) handleFunc {
 // handleExclusively processes a delivery from the quarantine. No other message is processed meanwhile.
 func (l *live) handleExclusively(ctx context.Context, d transport.Delivery, slot *pump.Slot, stuck func()) {
 	in := l.newIncoming(d, slot, l.names.of(l.e.cfg.Name))
+	in.translate()
 	if in.relayed(ctx) || in.decided(ctx) {
 		return
 	}

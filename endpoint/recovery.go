@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/held"
+	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
@@ -25,6 +26,7 @@ type recovery struct {
 	logged    recoverability.Action // announced in the log last
 	finalised bool                  // Config.OnFinalFailure has been called
 	move      *execution            // the last move to an error queue that was tried; nil before
+	stage     overdue.Call          // of the Recover stage
 }
 
 // result is how a recovery ended.
@@ -66,7 +68,7 @@ func (r *recovery) run(ctx context.Context, a *attempt, err error) result {
 	rec.Action = r.decide(ctx, rec.Failure)
 	rec.Fault = r.faultHeaders(ctx, rec.Failure)
 	r.e.failures.Record(r.failureKey(), fault.Past(rec.Failure, rec.Fault))
-	err = apart(func() error { return r.e.recover(ctx, rec) })
+	err = r.asFunction(&r.stage, &nameRecover, func() error { return r.e.recover(ctx, rec) })
 	if r.result != nil {
 		if err != nil {
 			r.logError(ctx, slog.LevelError, errAfterSettled, err)
@@ -89,6 +91,8 @@ func recoverEnd(ctx context.Context, rec *pipeline.Recover) error {
 	if r.result != nil {
 		return errSettled
 	}
+	r.live.calls.Suspend(&r.stage)
+	defer r.live.calls.Resume(&r.stage)
 	err := r.conclude(ctx, rec)
 	if r.separable(err) {
 		return err // run concludes without the stage's messages
@@ -165,7 +169,7 @@ func (r *recovery) decide(ctx context.Context, f recoverability.Failure) (action
 	if policy == nil {
 		policy = recoverability.Failure.Decide
 	}
-	err := apart(func() error {
+	err := r.asFunction(new(overdue.Call), &namePolicy, func() error {
 		action = policy(f)
 		return nil
 	})
@@ -192,7 +196,7 @@ func (r *recovery) faultHeaders(ctx context.Context, f recoverability.Failure) h
 		return h
 	}
 	changed := h.Clone()
-	err := apart(func() error {
+	err := r.asFunction(new(overdue.Call), &nameFaultHeaders, func() error {
 		change(&changed, f)
 		return nil
 	})

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/pipeline"
@@ -38,7 +39,7 @@ func (r *recovery) onFinalFailure(ctx context.Context, failure recoverability.Fa
 	if err != nil {
 		return err
 	}
-	err = apart(func() error { return f(ctx, r.session, failure) })
+	err = r.asFunction(new(overdue.Call), &nameOnFinalFailure, func() error { return f(ctx, r.session, failure) })
 	if err == nil {
 		return nil
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
+	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
+	"github.com/holdfast-go/holdfast/internal/goroutines"
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
@@ -29,20 +31,35 @@ func (l *live) notify(ctx context.Context, n Notification) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
 	defer cancel()
-	done := make(chan struct{})
+	call, done := l.beginNotify(n), make(chan struct{})
 	go func() {
 		defer l.e.unreturned.Add(-1)
 		defer close(done)
-		for _, f := range l.e.cfg.Notify {
+		defer l.calls.End(call)
+		l.calls.RunBy(call, goroutines.ID())
+		for i, f := range l.e.cfg.Notify {
+			call.EnterFunction(&l.e.notifyNames[i])
 			l.notifyOne(ctx, f, n)
 		}
 	}()
 	select {
 	case <-done:
 	case <-ctx.Done():
+		l.calls.Leave(call)
 		l.e.cfg.Logger.WarnContext(ctx, "a function of Config.Notify has not returned: continuing without it",
 			slog.String("kind", string(n.Kind)))
 	}
+}
+
+// beginNotify has the watch count the call of the functions for a notification.
+func (l *live) beginNotify(n Notification) *overdue.Call {
+	call, queue, message := new(overdue.Call), "", ""
+	if n.Failure != nil {
+		queue, message = n.Failure.Queue, n.Failure.MessageID
+	}
+	call.EnterFunction(&l.e.notifyNames[0])
+	l.calls.Begin(call, queue, message, 0)
+	return call
 }
 
 // notifyOne calls one function, which may panic.

@@ -22,9 +22,10 @@ type messageType struct {
 // call is a handler with the type that it takes a message as.
 type call struct {
 	Handler
-	order int    // its place in the Config
-	kind  string // of its records; "" where it has none
-	as    *messageType
+	order   int    // its place in the Config
+	kind    string // of its records; "" where it has none
+	keyName string // of the function for its key
+	as      *messageType
 }
 
 // newValue returns a pointer to a new, zero message.
@@ -48,7 +49,7 @@ func newRegistry(cfg Config) (*registry, error) {
 		errs = append(errs, r.route(route))
 	}
 	for i, h := range cfg.Handlers {
-		errs = append(errs, r.handle(call{Handler: h, order: i, kind: h.kindIn(cfg.Name)}))
+		errs = append(errs, r.handle(call{Handler: h, order: i, kind: h.kindIn(cfg.Name), keyName: "the key function of " + h.name}))
 	}
 	for i := range cfg.Handlers {
 		errs = append(errs, r.local(&cfg.Handlers[i]))

@@ -28,6 +28,7 @@ type live struct {
 	outage     *outage // of the database of the outbox or inbox; nil where there is neither
 	names      queueNames
 	limits     transport.Limits
+	translate  func(*transport.Message) // of the driver's user; nil for none
 	publishes  bool
 	joins      bool
 	stopping   <-chan struct{} // closed when no more messages are received
@@ -54,8 +55,9 @@ type live struct {
 
 // Run connects, receives and handles messages until ctx ends. Then it waits for the handlers, cancels their context
 // after StopTimeout, and disconnects when the last one has returned. It returns nil after such a stop, and an error if
-// it could not start, also because ctx ended first. If handlers have not returned 5 s after StopTimeout, Run disconnects
-// and returns a [*StuckError]. When the broker becomes unreachable later, Run waits for it. An endpoint runs once.
+// it could not start, also because ctx ended first. If handlers, or other functions of the program, have not returned 5 s
+// after StopTimeout, Run disconnects and returns a [*StuckError]. When the broker becomes unreachable later, Run waits for
+// it. An endpoint runs once.
 func (e *Endpoint) Run(ctx context.Context) (err error) {
 	return e.run(ctx, pump.NewGroup(), nil)
 }
@@ -113,6 +115,9 @@ func newLive(ctx context.Context, e *Endpoint, conn transport.Conn, outbox *outb
 	}
 	if slices.ContainsFunc(e.cfg.Handlers, func(h Handler) bool { return h.key != nil }) {
 		l.keys = new(keylock.Locks)
+	}
+	if t, ok := conn.(transport.Translator); ok {
+		l.translate = t.Translation()
 	}
 	if b, ok := conn.(transport.Blocker); ok { // a stop does not wait for the broker
 		l.settling.blocked = func() bool { return ctx.Err() == nil && b.Blocked() }

@@ -163,6 +163,7 @@ func (s *satellites) addTo(h *Health) {
 func (s *satellites) handle(sat transport.Satellite) handleFunc {
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 		in := s.live.newIncoming(d, slot, sat.Queue)
+		in.translate()
 		if in.relayed(ctx) || in.decided(ctx) {
 			return
 		}

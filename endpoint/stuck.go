@@ -24,18 +24,18 @@ const (
 	maxNamed = 5
 )
 
-// StuckError is the error of [Endpoint.Run] when handlers, or functions of [Config].Background, had not returned 5 s after
-// StopTimeout. Their goroutines run on, and what they send or commit fails with [transport.ErrClosed], so the process should
+// StuckError is the error of [Endpoint.Run] when handlers, or other functions of the program that Run waits for, had not returned
+// 5 s after StopTimeout. Their goroutines run on, and what they send or commit fails with [transport.ErrClosed], so the process should
 // exit. The broker delivers their messages again. errors.As finds a StuckError in the error of [RunAll], too.
 type StuckError struct {
 	Endpoint string
 	Handlers []StuckHandler // the longest-running first
 }
 
-// StuckHandler is a handler that has not returned.
+// StuckHandler is a handler, or another function of the program, that has not returned.
 type StuckHandler struct {
-	Handler   string // its name; "" in a behavior before the first handler
-	Queue     string // of the message; "" for a function of Config.Background
+	Handler   string // its name, or of a function text such as "Transport.Translate"; "" in a behavior before the first handler
+	Queue     string // of the message; "" for a function without a message, such as one of Config.Background
 	MessageID string // same
 	Running   time.Duration
 }
@@ -146,13 +146,20 @@ func (e *Endpoint) abandon(ctx context.Context) error {
 	return &StuckError{Endpoint: e.cfg.Name, Handlers: stuck}
 }
 
+// addFunctions adds the functions that do not return to h.
+func (l *live) addFunctions(h *Health) {
+	if late := l.calls.LateFunctions(); len(late) > 0 {
+		h.Warnings = append(h.Warnings, "functions do not return: "+namesOf(stuckHandlers(late)))
+	}
+}
+
 // addStuck adds the calls of the source's queue to h if they take all slots.
 func (l *live) addStuck(h *Health, queue string, slots int) {
 	late := l.calls.Late(queue)
 	if len(late) < max(1, slots) {
 		return
 	}
-	text := fmt.Sprintf("all %d slots of %q are taken by handlers that do not return: %s", slots, queue, namesOf(stuckHandlers(late)))
+	text := fmt.Sprintf("all %d slots of %q are taken by calls that do not return: %s", slots, queue, namesOf(stuckHandlers(late)))
 	if slices.ContainsFunc(late, func(c overdue.Late) bool { return c.Limit == 0 }) {
 		h.Warnings = append(h.Warnings, text)
 		return

@@ -87,6 +87,15 @@ type Canceler interface {
 	Cancel(ctx context.Context, receipt string) error
 }
 
+// Translator is implemented by a Conn whose user has a function that changes received messages. Without it messages are
+// processed as they are received.
+type Translator interface {
+	// Translation returns the function, or nil if there is none. The endpoint calls the function once for each delivery, with
+	// a copy of the message, where it processes the message. So a function that hangs holds up no other message. If the
+	// function panics, the message is moved to the error queue. A message that is Undecodable is not translated.
+	Translation() func(m *Message)
+}
+
 // Blocker is implemented by a Conn whose broker announces when it accepts no messages, and when it accepts them again.
 // Settling a received message then waits until it does.
 type Blocker interface {

@@ -50,8 +50,18 @@ func (a *Arrivals) Pass(slot *pump.Slot) {
 	a.arrive(slot.Order(), nil)
 }
 
-// Enter takes keys, without duplicates, for the message of slot. Without arrivals, or after Pass or another Enter, the
-// message is put at the end of the lines.
+// Overtake lets the messages behind that of slot take their keys, unless the message has taken its own, or Pass was called for
+// it. The message may take its keys later.
+func (a *Arrivals) Overtake(slot *pump.Slot) {
+	a.locks.mu.Lock()
+	defer a.locks.mu.Unlock()
+	if n := slot.Order(); !a.arrived(n) {
+		a.arrive(n, nil)
+	}
+}
+
+// Enter takes keys, without duplicates, for the message of slot. Without arrivals, or after Pass, Overtake or another Enter,
+// the message is put at the end of the lines.
 func (l *Locks) Enter(arrivals *Arrivals, slot *pump.Slot, keys []Key) *Lock {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,6 +12,8 @@ import (
 )
 
 const (
+	// Patience is the time after which a function is late.
+	Patience = 10 * time.Second
 	// look is the time between two looks at the calls.
 	look = time.Second
 	// stacks is how many stacks of one handler a look logs. The handler's other calls are probably stuck in the same place.
@@ -24,26 +26,51 @@ var long = []time.Duration{10 * time.Minute, time.Hour, 6 * time.Hour}
 // Call is one call: of the handlers of a message, or of a function of the configuration. The zero value is ready for
 // [Watch.Begin]. After [Watch.End] a Call may begin again.
 type Call struct {
-	handler atomic.Pointer[string] // that runs; nil before the first
-	due     atomic.Int64           // end of the limit, in nanoseconds since the start of the watch; 0: no limit
-	limit   atomic.Int64           // in nanoseconds
+	// Observer is told when the call is late; nil for none. It must not change while the call runs.
+	Observer Observer
+
+	handler  atomic.Pointer[string] // that runs; nil before the first
+	function atomic.Pointer[string] // that runs; nil for none. Unlike a handler it should return soon.
+	due      atomic.Int64           // end of the limit, in nanoseconds since the start of the watch; 0: no limit
+	limit    atomic.Int64           // in nanoseconds
 
 	// The rest is guarded by the mutex of the watch.
 	previous, next *Call
 	queue, message string
 	goroutine      uint64
+	state          state
 	began          time.Duration
 	logged         int           // lines about this call
 	loggedDue      time.Duration // the limit that was logged last
+	seen           *string       // the function at the last look
+	seenAt         time.Duration // when the function was seen first
+	loggedSeen     bool          // there is a line about the function
+}
+
+// state is the state of a call.
+type state int8
+
+const (
+	ended     state = iota
+	running         // the caller waits for the call
+	suspended       // the endpoint's own code runs within the call
+	left            // the caller waits no longer
+)
+
+// Observer is told about a late call.
+type Observer interface {
+	// Late is called once for each line of the log about the call. The call may have returned meanwhile.
+	Late()
 }
 
 // Late is a call that has not returned.
 type Late struct {
-	Queue   string // of the message; "" without one
-	Message string // id
-	Handler string // name; "" before the first handler, in a behavior
-	Running time.Duration
-	Limit   time.Duration // 0: none
+	Queue    string // of the message; "" without one
+	Message  string // id
+	Handler  string // name; "" before the first handler, in a behavior
+	Function bool   // Handler is the name of a function
+	Running  time.Duration
+	Limit    time.Duration // 0: none
 
 	call *Call
 }
@@ -67,7 +94,8 @@ func (w *Watch) Begin(c *Call, queue, message string, goroutine uint64) {
 	now := time.Since(w.start)
 	w.mu.Lock()
 	c.queue, c.message, c.goroutine = queue, message, goroutine
-	c.began, c.logged, c.loggedDue = now, 0, 0
+	c.state, c.logged, c.loggedDue = running, 0, 0
+	c.restart(now)
 	c.previous, c.next = nil, w.first
 	if w.first != nil {
 		w.first.previous = c
@@ -87,14 +115,65 @@ func (w *Watch) End(c *Call) {
 	} else {
 		w.first = c.next
 	}
-	c.previous, c.next = nil, nil
+	c.previous, c.next, c.state = nil, nil, ended
 	w.mu.Unlock()
 	c.handler.Store(nil)
+	c.function.Store(nil)
 	c.due.Store(0)
+}
+
+// restart begins the times of the call anew. Called with mu held.
+func (c *Call) restart(now time.Duration) {
+	c.began = now
+	c.seen, c.seenAt, c.loggedSeen = c.function.Load(), now, false
+}
+
+// Suspend has the watch ignore the time of c until Resume is called, because the endpoint's own code runs within the call.
+// Both do nothing for a call that has not begun.
+func (w *Watch) Suspend(c *Call) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c.state == running {
+		c.state = suspended
+	}
+}
+
+// Resume ends what Suspend has begun.
+func (w *Watch) Resume(c *Call) {
+	now := time.Since(w.start)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c.state == suspended {
+		c.state = running
+		c.restart(now)
+	}
+}
+
+// Leave records that the caller waits for c no longer. The call stays among the late ones until it ends.
+func (w *Watch) Leave(c *Call) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c.state == running {
+		c.state = left
+	}
+}
+
+// RunBy records the goroutine that runs c, if Begin did not know it.
+func (w *Watch) RunBy(c *Call, goroutine uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c.goroutine = goroutine
 }
 
 // Enter records the handler that the call runs now. The text must not change.
 func (c *Call) Enter(handler *string) { c.handler.Store(handler) }
+
+// EnterFunction records the function that the call runs from now on. The text must not change. A function that runs for longer
+// than [Patience] is late.
+func (c *Call) EnterFunction(name *string) { c.function.Store(name) }
+
+// LeaveFunction records that the function has returned.
+func (c *Call) LeaveFunction() { c.function.Store(nil) }
 
 // Limit sets the time that the call has from now on. 0 removes the limit.
 func (w *Watch) Limit(c *Call, limit time.Duration) {
@@ -120,60 +199,96 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// report logs the calls that became late since the last report.
+// report logs the calls that became late since the last report, and tells their observers.
 func (w *Watch) report(ctx context.Context) {
 	var fresh []Late
+	var observers []Observer
 	var goroutines []uint64
 	perHandler := map[string]int{}
 	w.each(func(c *Call, l Late) {
-		switch {
-		case l.Limit > 0 && c.loggedDue == time.Duration(c.due.Load()):
+		if !c.isNews(l) {
 			return
-		case l.Limit > 0:
-			c.loggedDue = time.Duration(c.due.Load())
-		case c.logged >= len(long) || l.Running < long[c.logged]:
-			return
-		default:
-			c.logged++
 		}
 		if perHandler[l.Handler]++; perHandler[l.Handler] <= stacks && c.goroutine != 0 {
 			goroutines = append(goroutines, c.goroutine)
 		}
+		if c.Observer != nil {
+			observers = append(observers, c.Observer)
+		}
 		fresh = append(fresh, l)
 	})
+	for _, o := range observers {
+		o.Late()
+	}
 	if len(fresh) == 0 {
 		return
 	}
 	found := stacksOf(goroutines)
 	for _, l := range fresh {
-		attrs := []slog.Attr{
-			slog.String("handler", l.Handler), slog.String("message", l.Message), slog.String("queue", l.Queue),
-			slog.Duration("running", l.Running.Round(time.Millisecond)),
-		}
-		if stack := found[l.call.goroutine]; stack != "" {
-			attrs = append(attrs, slog.String("stack", stack))
-		}
-		if l.Limit > 0 {
-			attrs = append(attrs, slog.Duration("limit", l.Limit))
-			w.log.LogAttrs(ctx, slog.LevelWarn, "a handler has not returned within its time limit: it must return when its context ends", attrs...)
-			continue
-		}
-		w.log.LogAttrs(ctx, slog.LevelWarn, "a handler runs for very long: set Config.HandlerTimeout if it should not", attrs...)
+		w.logLate(ctx, l, found[l.call.goroutine])
 	}
 }
 
-// each calls f with each call that is late: a second over its limit, or if the call has no limit, after the first duration of
-// long. each locks mu, and f is called with mu held.
+// isNews reports whether a line about l is due, and counts the line. Called with mu held.
+func (c *Call) isNews(l Late) bool {
+	switch {
+	case l.Function && c.loggedSeen, !l.Function && l.Limit > 0 && c.loggedDue == time.Duration(c.due.Load()):
+		return false
+	case l.Function:
+		c.loggedSeen = true
+	case l.Limit > 0:
+		c.loggedDue = time.Duration(c.due.Load())
+	case c.logged >= len(long) || l.Running < long[c.logged]:
+		return false
+	default:
+		c.logged++
+	}
+	return true
+}
+
+func (w *Watch) logLate(ctx context.Context, l Late, stack string) {
+	kind := "handler"
+	if l.Function {
+		kind = "function"
+	}
+	attrs := []slog.Attr{
+		slog.String(kind, l.Handler), slog.String("message", l.Message), slog.String("queue", l.Queue),
+		slog.Duration("running", l.Running.Round(time.Millisecond)),
+	}
+	if stack != "" {
+		attrs = append(attrs, slog.String("stack", stack))
+	}
+	if l.Limit > 0 {
+		attrs = append(attrs, slog.Duration("limit", l.Limit))
+	}
+	text := "a handler runs for very long: set Config.HandlerTimeout if it should not"
+	switch {
+	case l.Function:
+		text = "a function of the program has not returned: its message waits for it"
+	case l.Limit > 0:
+		text = "a handler has not returned within its time limit: it must return when its context ends"
+	}
+	w.log.LogAttrs(ctx, slog.LevelWarn, text, attrs...) //nolint:sloglint // one of three constants
+}
+
+// each calls f with each call that is late: of a function after Patience, of a handler a second after its limit, or if the
+// handler has no limit, after the first duration of long. each locks mu, and f is called with mu held.
 func (w *Watch) each(f func(*Call, Late)) {
 	now := time.Since(w.start)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for c := w.first; c != nil; c = c.next {
+		if c.state == suspended {
+			continue
+		}
 		l := c.at(now)
 		due := time.Duration(c.due.Load())
 		switch {
-		case due > 0 && now < due+look, due == 0 && l.Running < long[0]:
+		case l.Function && l.Running < Patience,
+			!l.Function && due > 0 && now < due+look, !l.Function && due == 0 && l.Running < long[0]:
 			continue
+		case l.Function:
+			l.Limit = Patience
 		case due > 0:
 			l.Limit = time.Duration(c.limit.Load())
 		}
@@ -181,34 +296,49 @@ func (w *Watch) each(f func(*Call, Late)) {
 	}
 }
 
-// at returns the call as it is at now. Called with mu held.
+// at returns the call as it is at now. A function counts from the first look that finds it. Called with mu held.
 func (c *Call) at(now time.Duration) Late {
 	l := Late{Queue: c.queue, Message: c.message, Running: now - c.began, call: c}
-	if handler := c.handler.Load(); handler != nil {
+	name := c.function.Load()
+	if name != c.seen {
+		c.seen, c.seenAt, c.loggedSeen = name, now, false
+	}
+	if name != nil {
+		l.Handler, l.Function, l.Running = *name, true, now-c.seenAt
+	} else if handler := c.handler.Load(); handler != nil {
 		l.Handler = *handler
 	}
 	return l
 }
 
-// Late returns the calls for messages of queue that are late.
+// Late returns the calls for messages of queue that are late and that their callers wait for.
 func (w *Watch) Late(queue string) []Late {
-	var late []Late
-	w.each(func(_ *Call, l Late) {
-		if l.Queue == queue {
+	return w.late(func(c *Call, l Late) bool { return l.Queue == queue && c.state != left })
+}
+
+// LateFunctions returns the calls of functions that are late.
+func (w *Watch) LateFunctions() []Late {
+	return w.late(func(_ *Call, l Late) bool { return l.Function })
+}
+
+func (w *Watch) late(pick func(*Call, Late) bool) (late []Late) {
+	w.each(func(c *Call, l Late) {
+		if pick(c, l) {
 			late = append(late, l)
 		}
 	})
 	return late
 }
 
-// Running returns the calls that have been running for at least d. The longest-running call is first.
+// Running returns the calls that have been running for at least d and that their callers wait for. The longest-running call
+// is first.
 func (w *Watch) Running(d time.Duration) []Late {
 	now := time.Since(w.start)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var all []Late
 	for c := w.first; c != nil; c = c.next {
-		if now-c.began >= d {
+		if c.state == running && now-c.began >= d {
 			all = append(all, c.at(now))
 		}
 	}

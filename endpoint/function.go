@@ -1,0 +1,65 @@
+package endpoint
+
+import (
+	"fmt"
+	"maps"
+
+	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
+	"github.com/holdfast-go/holdfast/internal/goroutines"
+)
+
+// The names of the functions of the program that the watch counts beside handlers: see [overdue.Call.EnterFunction]. A key
+// function has the name of its handler.
+var (
+	nameTranslate      = "Transport.Translate"
+	nameDecode         = "the decoding of the message"
+	nameDispatch       = "a behavior of stage Dispatch"
+	nameRecover        = "a behavior of stage Recover"
+	nameRelay          = "a behavior of stage Relay"
+	namePolicy         = "Recoverability.Policy, or a matcher"
+	nameMatchers       = "a matcher of Recoverability"
+	nameFaultHeaders   = "Recoverability.FaultHeaders"
+	nameOnFinalFailure = "Config.OnFinalFailure"
+)
+
+// asFunction calls f, a function of the program that is called for the message, in a goroutine of its own: see apart. The watch
+// counts the call until f returns.
+func (in *incoming) asFunction(call *overdue.Call, name *string, f func() error) error {
+	return apart(func() error {
+		call.EnterFunction(name)
+		in.live.calls.Begin(call, in.queue, in.id, goroutines.ID())
+		defer in.live.calls.End(call)
+		return f()
+	})
+}
+
+// Late implements [overdue.Observer]: the messages behind one whose call is late take their keys before it.
+func (in *incoming) Late() { in.keyed.arrivals.Overtake(in.slot) }
+
+// observe has the watch tell the message that a call is late, if other messages wait for it to take its keys.
+func (in *incoming) observe(call *overdue.Call) {
+	if in.keyed.arrivals != nil {
+		call.Observer = in
+	}
+}
+
+// translate has the function of the driver's user change the message. If the function fails, the message cannot be decoded.
+func (in *incoming) translate() {
+	f := in.live.translate
+	if f == nil || in.delivery.Message().Undecodable != nil {
+		return
+	}
+	m := sharedCopy(in.delivery.Message())
+	m.Native = maps.Clone(m.Native)
+	call := &in.first.running
+	in.observe(call)
+	err := in.asFunction(call, &nameTranslate, func() error {
+		f(m)
+		return nil
+	})
+	if err != nil {
+		m = sharedCopy(in.delivery.Message())
+		m.Undecodable = fmt.Errorf("%s: %w", nameTranslate, err)
+	}
+	in.original, in.id = originalOf(m)
+}
