@@ -26,6 +26,7 @@ var (
 	_ transport.Inspector  = (*conn)(nil)
 	_ transport.Satellites = (*conn)(nil)
 	_ transport.Browser    = (*conn)(nil)
+	_ transport.Translator = (*conn)(nil)
 )
 
 // conn is an open namespace.

@@ -1,14 +1,12 @@
 package asb
 
 import (
-	"context"
 	"fmt"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
 	"github.com/holdfast-go/holdfast/header"
-	"github.com/holdfast-go/holdfast/internal/callback"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -130,14 +128,5 @@ func native(m *transport.Message, name, value string) {
 	m.Native[name] = value
 }
 
-// translated returns a message after the user's function has changed it.
-func translated(m transport.Message, translate func(*transport.Message)) (out transport.Message) {
-	out = m
-	if translate == nil || m.Undecodable != nil {
-		return out
-	}
-	if err := callback.Run(context.Background(), func() error { translate(&out); return nil }); err != nil {
-		out.Undecodable = fmt.Errorf("asb: Transport.Translate: %w", err)
-	}
-	return out
-}
+// Translation implements [transport.Translator].
+func (c *conn) Translation() func(*transport.Message) { return c.ns.Translate }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"maps"
 	"math"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -278,16 +277,23 @@ func FuzzReceipt(f *testing.F) {
 	})
 }
 
-// A Translate that panics or ends its goroutine makes its message undecodable, and no more.
-func TestTranslateEndsNoReceiving(t *testing.T) {
-	for name, f := range map[string]func(*transport.Message){
-		"panic":  func(*transport.Message) { panic("no") },
-		"goexit": func(*transport.Message) { runtime.Goexit() },
-	} {
-		m := translated(transport.Message{ID: "a"}, f)
-		if m.ID != "a" || m.Undecodable == nil || !strings.Contains(strings.ToLower(m.Undecodable.Error()), name) {
-			t.Errorf("%s: %v", name, m.Undecodable)
-		}
+// Translate is not called by the goroutines that receive: a message for which it hangs would hold up all others.
+func TestTranslateIsLeftToTheEndpoint(t *testing.T) {
+	called := false
+	ns, err := newNamespace(&Transport{
+		Namespace: "shop.servicebus.windows.net", Credential: &failing{}, Translate: func(*transport.Message) { called = true },
+	}, transport.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &conn{ns: ns}
+	r := &receiver{conn: c, inFlight: map[*delivery]time.Time{}}
+	r.deliveries([]*azservicebus.ReceivedMessage{{MessageID: "a"}}, nil, nil)
+	if called {
+		t.Error("a receiver calls Translate")
+	}
+	if c.Translation()(nil); !called {
+		t.Error("the endpoint does not get Translate")
 	}
 }
 

@@ -250,7 +250,7 @@ func (r *receiver) deliveries(msgs []*azservicebus.ReceivedMessage, cl *client, 
 	until := time.Now().Add(r.conn.lease)
 	for i, raw := range msgs {
 		d := &delivery{receiver: r, raw: raw, client: cl, rcv: rcv, turn: make(chan struct{}, 1)}
-		d.message = translated(decode(raw), r.conn.ns.Translate)
+		d.message = decode(raw)
 		ds[i] = d
 		r.mu.Lock()
 		r.inFlight[d] = until

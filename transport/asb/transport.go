@@ -37,7 +37,7 @@ type Transport struct {
 	// present the namespace's certificate. Optional.
 	Address string
 	// WebSocket connects through port 443 if a firewall blocks 5671: it dials the URL, wss://…, with the subprotocol
-	// "AMQPWSB10", with a WebSocket library of your choice. Optional.
+	// "AMQPWSB10", with a WebSocket library of your choice. It must return within 10 s, and when ctx ends. Optional.
 	WebSocket func(ctx context.Context, url string) (net.Conn, error)
 	// TLS configures TLS. nil: the system's certificate authorities.
 	TLS *tls.Config
@@ -82,8 +82,8 @@ type Transport struct {
 	Links int
 	// Translate is called with each received message before the endpoint processes it, and may change it. For messages of
 	// other producers it can set a type in the header NServiceBus.EnclosedMessageTypes, or another body. The message's
-	// Native has the broker's properties. If Translate panics, the message is moved to the error queue. Several goroutines
-	// call it at once. Optional.
+	// Native has the broker's properties. If Translate panics, the message is moved to the error queue. If Translate hangs,
+	// its message keeps its slot. Several goroutines call it at once. Optional.
 	Translate func(m *transport.Message)
 }
 

@@ -25,6 +25,7 @@ var (
 	_ transport.Satellites = (*conn)(nil)
 	_ transport.Blocker    = (*conn)(nil)
 	_ transport.Warner     = (*conn)(nil)
+	_ transport.Translator = (*conn)(nil)
 
 	_ transport.ConnectionReporter = (*conn)(nil)
 )

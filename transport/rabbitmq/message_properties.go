@@ -1,7 +1,6 @@
 package rabbitmq
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -10,7 +9,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/holdfast-go/holdfast/header"
-	"github.com/holdfast-go/holdfast/internal/callback"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -148,13 +146,5 @@ func properties(m *transport.Message, d *amqp.Delivery) {
 	}
 }
 
-// read decodes the message of a delivery, and lets [Transport].Translate change it.
-func (c *conn) read(m *transport.Message, d *amqp.Delivery) {
-	*m = decode(d)
-	if c.translate == nil || m.Undecodable != nil {
-		return
-	}
-	if err := callback.Run(context.Background(), func() error { c.translate(m); return nil }); err != nil {
-		m.Undecodable = fmt.Errorf("rabbitmq: Transport.Translate: %w", err)
-	}
-}
+// Translation implements [transport.Translator].
+func (c *conn) Translation() func(*transport.Message) { return c.translate }

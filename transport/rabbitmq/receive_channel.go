@@ -259,7 +259,7 @@ func (c *channel) push(from *consumer, in *amqp.Delivery) {
 		arrivedAt: now, attempt: attemptOf(in, r.conn.queueType), unnamed: isUnnamed(in),
 		channel: c, from: from, tag: in.DeliveryTag,
 	}
-	r.conn.read(&d.message, in)
+	d.message = decode(in)
 	completed := in.Redelivered && r.conn.redelivered.takeCompleted(r.queue, &d.message)
 	if completed {
 		r.conn.log.Info("a message was redelivered whose acknowledgement was lost: it is acknowledged without being handled again",

@@ -87,7 +87,8 @@ type Transport struct {
 	// Translate is called with each received message before the endpoint processes it, and may change it. For messages of
 	// other producers it can set an ID that is the same at each delivery, a type in the header
 	// NServiceBus.EnclosedMessageTypes, or another body. The message's Native has the broker's properties. If Translate
-	// panics, the message is moved to the error queue. Several goroutines call it at once. Optional.
+	// panics, the message is moved to the error queue. If Translate hangs, its message keeps its slot. Several goroutines call
+	// it at once. Optional.
 	Translate func(m *transport.Message)
 	// Heartbeat is the interval at which each side sends heartbeats, in whole seconds and at least one. A silent
 	// connection is closed after one and a half intervals. 0: 10 s.

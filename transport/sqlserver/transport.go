@@ -28,8 +28,8 @@ type Transport struct {
 	// github.com/microsoft/go-mssqldb accepts. Required unless Connector is set.
 	URL string
 	// Connector opens the connections instead of URL. It is a connector of github.com/microsoft/go-mssqldb, or wraps one,
-	// for instance to supply a password or a token that changes: it is called for each new connection. It must be safe for
-	// concurrent use.
+	// for instance to supply a password or a token that changes: it is called for each new connection. It must return within a
+	// minute, and when its context ends. It must be safe for concurrent use.
 	Connector driver.Connector
 	// Schema is the database schema of the queue tables. Endpoints that send to each other share it. Empty: dbo.
 	Schema string
