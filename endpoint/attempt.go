@@ -264,10 +264,11 @@ func onlyError(err error) error {
 // slot unless the next attempt is made in it at once.
 func (a *attempt) fail(ctx context.Context, err error) outcome {
 	a.leaveLimit()
-	alone := a.failsAlone(ctx)
-	if !a.settlement.over() && (alone || a.repeatable(err)) {
+	repeatable := a.repeatable(err)
+	alone := a.failsAlone(ctx, err, repeatable)
+	if !a.settlement.over() && (alone || repeatable) {
 		switch {
-		case a.conflicts.n < maxConflicts:
+		case a.conflicts.n < maxConflicts && (!alone || !timedOut(err)):
 			a.settlement.rollback(ctx, &a.session)
 			return conflicted{err}
 		case isConflict(err) && !a.settlement.completedFirst():

@@ -134,20 +134,31 @@ type expiredError struct{ error }
 
 func (e *expiredError) Unwrap() error { return e.error }
 
-// failsAlone reports whether the commit of the attempt has failed as in an outage, and the database stores other things
-// nevertheless: a deferred trigger that fails, a handler that has made its transaction read-only or has changed its role, or a
-// commit that takes too long. Such a commit is repeated, and then a failure of the message: it would otherwise wait without
-// end.
-func (a *attempt) failsAlone(ctx context.Context) bool {
-	if a.live.outage == nil || a.settlement.over() || a.settlement.completedFirst() || a.settlement.busyQueue() != "" {
+// failsAlone reports whether the attempt has failed as in an outage, and the database stores other
+// things nevertheless: the commit has failed because of a deferred trigger, of a handler that has
+// made its transaction read-only or has changed its role, or after a long time, or a statement
+// about records has failed because of an earlier handler or of a time limit. Such an attempt is
+// repeated, and then a failure of the message: it would otherwise wait without end.
+func (a *attempt) failsAlone(ctx context.Context, err error, repeatable bool) bool {
+	s := &a.settlement
+	if a.live.outage == nil || s.over() || s.completedFirst() || s.busyQueue() != "" || ctx.Err() != nil {
 		return false
 	}
-	failed, ok := errors.AsType[*commitError](a.session.storeError())
-	if !ok || !away(failed) && !errors.Is(failed, transport.ErrDenied) || ctx.Err() != nil {
+	if failed, ok := errors.AsType[*commitError](a.session.storeError()); ok && mayBeOutage(failed) {
+		return a.storesOthers(ctx, failed)
+	}
+	failed := errtree.Find[*stateful.StoreError](err)
+	if failed == nil || repeatable || !mayBeOutage(failed) || !a.storesOthers(ctx, failed) {
 		return false
 	}
-	return a.storesOthers(ctx, failed)
+	a.settlement.rollback(ctx, &a.session) // the question takes a connection of those for handlers
+	ctx, cancel := context.WithTimeout(ctx, outageProbe)
+	defer cancel()
+	return a.live.storesRecords(ctx) == nil
 }
+
+// mayBeOutage reports whether an outage of the database has such an error too.
+func mayBeOutage(err error) bool { return away(err) || errors.Is(err, transport.ErrDenied) }
 
 // storesOthers reports whether the database of the outbox and inbox stores something after failed.
 func (a *attempt) storesOthers(ctx context.Context, failed error) bool {
@@ -182,11 +193,12 @@ func (e *brokenError) Error() string {
 // FaultClass makes the class of the failure "connection".
 func (e *brokenError) FaultClass() string { return "connection" }
 
-// breaksAlone reports whether a handler's transaction was lost at each attempt of the delivery, and the database stores other
-// things nevertheless. A server that restarts refuses the first connections, which is an outage.
+// breaksAlone reports whether a handler's transaction, which was lost at each attempt of the
+// delivery, is the only one: the database stores other things. A server that restarts refuses the
+// first connections, which is an outage.
 func (a *attempt) breaksAlone(ctx context.Context, err error) bool {
 	return a.live.outage != nil && !a.settlement.over() && !a.settlement.completedFirst() && ctx.Err() == nil &&
-		a.repeatable(err) && a.storesOthers(ctx, err)
+		a.storesOthers(ctx, err)
 }
 
 // granted adds advice to the error of a missing right to the tables of the outbox or inbox.

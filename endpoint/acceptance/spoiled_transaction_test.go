@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
+	"github.com/holdfast-go/holdfast/saga"
 	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
@@ -67,13 +68,7 @@ func TestHandlersThatSpoilTheirTransaction(t *testing.T) {
 			})
 			role := fmt.Sprintf("spoiler_%d", time.Now().UnixNano())
 			h.exec("CREATE ROLE " + role)
-			t.Cleanup(func() {
-				db, err := pgx.Connect(context.Background(), url)
-				must(t, err)
-				defer db.Close(context.Background())
-				_, err = db.Exec(context.Background(), "DROP ROLE "+role)
-				must(t, err)
-			})
+			h.dropsRole(role)
 			n := 0
 			for _, statement := range spoiling {
 				if strings.Contains(statement, "%[1]s") {
@@ -105,6 +100,63 @@ func TestHandlersThatSpoilTheirTransaction(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A message whose state cannot be loaded, because an earlier handler has changed the transaction or
+// its time is over, fails by itself: other messages are handled, and the endpoint is ready.
+func TestLoadsInASpoiledTransaction(t *testing.T) {
+	t.Parallel()
+	url := brokertest.Postgres(t)
+	h := troubledAt(t, url, url, func(cfg *endpoint.Config) {
+		cfg.HandlerTimeout = time.Second
+		cfg.Handlers = append(cfg.Handlers, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o shipOrder) error {
+			tx, err := postgres.Tx(ctx, s)
+			if err == nil {
+				_, err = tx.Exec(ctx, o.ID)
+			}
+			return err
+		}))
+		cfg.Handlers = append(cfg.Handlers, saga.New("ships", saga.Start(func(o shipOrder) string { return o.ID },
+			func(_ context.Context, c *saga.Context[counted], _ shipOrder) error { c.State.N++; return nil })).Handlers()...)
+	})
+	role := fmt.Sprintf("loader_%d", time.Now().UnixNano())
+	h.exec("CREATE ROLE " + role)
+	h.dropsRole(role)
+	fail := []string{"SET ROLE " + role, "SET SESSION AUTHORIZATION " + role, "SET TRANSACTION READ ONLY", "SELECT 'held'"}
+	h.e.send(shipOrder{"SELECT 'held'"}, endpoint.To("sales"))
+	h.await("there is a state", func() (one bool) {
+		must(t, h.sql.QueryRow(t.Context(), "SELECT count(*) = 1 FROM holdfast_state").Scan(&one))
+		return one
+	})
+	held, err := h.sql.Begin(t.Context())
+	must(t, err)
+	_, err = held.Exec(t.Context(), "SELECT FROM holdfast_state FOR UPDATE")
+	must(t, err)
+	for _, statement := range fail {
+		h.e.send(shipOrder{statement}, endpoint.To("sales"))
+	}
+	h.await("the messages have failed", func() bool { return h.failed() == len(fail) })
+	must(t, held.Rollback(t.Context()))
+	if reasons := h.e.Health().Reasons; len(reasons) > 0 {
+		t.Errorf("the endpoint is not well: %q", reasons)
+	}
+	h.e.send(shipOrder{"SET LOCAL ROLE " + role}, endpoint.To("sales"))
+	h.send(3)
+	h.await("the others are handled", func() bool { return h.rows() == 3 })
+	if strings.Contains(h.log.String(), "the outbox or the inbox cannot be used") {
+		t.Errorf("the log has an outage:\n%s", h.log)
+	}
+}
+
+// dropsRole removes a role when the test ends.
+func (h *troubled) dropsRole(role string) {
+	h.t.Cleanup(func() {
+		db, err := pgx.Connect(context.Background(), h.url)
+		must(h.t, err)
+		defer db.Close(context.Background())
+		_, err = db.Exec(context.Background(), "DROP ROLE "+role)
+		must(h.t, err)
+	})
 }
 
 // failures returns the texts of the errors in the error queue.
