@@ -38,6 +38,9 @@ type (
 	busy struct{ queue string }
 	// unstored: the database of the outbox or inbox does not answer, so that no retry is used up.
 	unstored struct{ err error }
+	// impeded: the handler or the commit found a full disk, and the database stores other messages,
+	// so that no retry is used up.
+	impeded struct{ err error }
 	// outstayed: the message waited for its keys for as long as the broker lets a message be held.
 	outstayed struct{}
 	// contended: the transaction lost conflicts at each attempt. The message returns to its queue with no retry used up.
@@ -55,6 +58,7 @@ func (interrupted) isOutcome() {}
 func (throttled) isOutcome()   {}
 func (busy) isOutcome()        {}
 func (unstored) isOutcome()    {}
+func (impeded) isOutcome()     {}
 func (outstayed) isOutcome()   {}
 func (contended) isOutcome()   {}
 func (suspected) isOutcome()   {}
@@ -296,8 +300,11 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 	}
 	if alone {
 		err = loneError(err)
-	} else if err := a.storeAway(ctx, tx, err); err != nil && ctx.Err() == nil {
-		return unstored{err}
+	} else if down := a.storeAway(ctx, tx, err); down != nil && ctx.Err() == nil {
+		if a.isImpeded(ctx, tx, down) {
+			return impeded{err}
+		}
+		return unstored{down}
 	}
 	if out := a.interrupted(ctx, err); out != nil {
 		return out

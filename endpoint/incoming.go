@@ -34,6 +34,7 @@ type incoming struct {
 	throttling throttling // the zero value where attempts are never limited
 	keyed      keyed
 	conflicts  conflicts
+	impediment impediment
 	exclusive  *exclusive    // nil outside quarantine
 	mayWait    bool          // for its error queue, without a slot
 	cleared    bool          // a suspect that the quarantine did not take

@@ -275,11 +275,15 @@ func recordsAway(failure error) error {
 // follows; if not, the message is settled or left to the broker.
 func (in *incoming) awaitOutbox(ctx context.Context, a *attempt, err error) (again bool) {
 	in.slot.Free()
-	over := in.live.outage.began(ctx, err)
+	return in.waitOut(ctx, a, never, in.live.outage.began(ctx, err))
+}
+
+// waitOut waits for d, or until over is closed. Its result is that of awaitOutbox.
+func (in *incoming) waitOut(ctx context.Context, a *attempt, d time.Duration, over <-chan struct{}) (again bool) {
 	select {
 	case <-over:
 	default:
-		if !a.waitFor(ctx, never, over) {
+		if !a.waitFor(ctx, d, over) {
 			if out := a.stopped(ctx); out != nil {
 				return in.act(ctx, a, out)
 			}

@@ -100,6 +100,8 @@ func (in *incoming) act(ctx context.Context, a *attempt, out outcome) (again boo
 		in.putBackContended(ctx, out.err)
 	case unstored:
 		return in.awaitOutbox(ctx, a, out.err)
+	case impeded:
+		return in.awaitRoom(ctx, a, out.err)
 	case interrupted:
 		in.settlement.release(ctx)
 	case failed:
