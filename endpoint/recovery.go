@@ -78,7 +78,7 @@ func (r *recovery) run(ctx context.Context, a *attempt, err error) result {
 	if err != nil {
 		r.startOver(ctx, a, err)
 	}
-	if err = r.conclude(ctx, rec); r.separable(err) { // perhaps because of Config.OnFinalFailure
+	if err = r.conclude(ctx, rec); r.separable(ctx, err) { // perhaps because of Config.OnFinalFailure
 		r.startOver(ctx, a, err)
 		err = r.conclude(ctx, rec)
 	}
@@ -94,7 +94,7 @@ func recoverEnd(ctx context.Context, rec *pipeline.Recover) error {
 	r.live.calls.Suspend(&r.stage)
 	defer r.live.calls.Resume(&r.stage)
 	err := r.conclude(ctx, rec)
-	if r.separable(err) {
+	if r.separable(ctx, err) {
 		return err // run concludes without the stage's messages
 	}
 	r.result = r.end(ctx, rec, err)
@@ -124,13 +124,34 @@ func (r *recovery) begin(a *attempt, f recoverability.Failure) *pipeline.Recover
 	return &pipeline.Recover{Receive: &receive, Failure: f}
 }
 
-// separable reports whether to conclude again without the messages and writes of the recovery, which may have caused
-// the error. If the broker did not answer, or the transaction lost a conflict or had a notice without a queue, the next
-// attempt may succeed with them, so they are kept, unless there is no next attempt.
-func (r *recovery) separable(err error) bool {
-	return err != nil && !r.canWait(err) && (len(r.session.ops) > 0 || r.session.tx != nil) &&
-		(r.settlement.completedFirst() || !unanswered(err) && !conflict(r.session, err) &&
-			errtree.Find[*incompleteError](err) == nil)
+// separable reports whether to conclude again without the messages and writes of the recovery,
+// which may have caused the error. If the broker did not answer, or the transaction lost a conflict
+// or had a notice without a queue, the next attempt may succeed with them, so they are kept, unless
+// there is no next attempt, or the next ones failed too.
+func (r *recovery) separable(ctx context.Context, err error) bool {
+	switch {
+	case err == nil, r.canWait(err), len(r.session.ops) == 0 && r.session.tx == nil:
+		return false
+	case r.settlement.completedFirst():
+		return true
+	case conflict(r.session, err), errtree.Find[*incompleteError](err) != nil:
+		return false
+	}
+	return !unanswered(err) || r.strandsAlone(ctx)
+}
+
+// strandsAlone reports whether the transaction of the recovery could not be committed in ten
+// deliveries, as in an outage, and the database stores other things nevertheless.
+func (r *recovery) strandsAlone(ctx context.Context) bool {
+	if r.live.outage == nil || r.session.tx == nil {
+		return false
+	}
+	if _, known := r.live.outage.failing(); known != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, outageProbe)
+	defer cancel()
+	return r.live.stores(ctx) == nil && r.e.failures.Stranded(r.failureKey()) >= maxConflicts
 }
 
 // startOver discards the messages and writes of the recovery.

@@ -36,6 +36,7 @@ type Known struct {
 	Failed, Lost int       // failures, and leases that were lost before the message was settled
 	Past         []recoverability.Past
 	Throttled    fault.Throttled // failures since the last one that was counted
+	stranded     int
 }
 
 type entry struct {
@@ -73,6 +74,16 @@ func (l *Log) LeaseLost(key Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.touch(key).Lost++
+}
+
+// Stranded counts a failure whose action could not be carried out because of what the user's code
+// wrote for it, and returns the number of these failures in this cycle.
+func (l *Log) Stranded(key Key) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.touch(key)
+	e.stranded++
+	return e.stranded
 }
 
 // Record adds the text of the failure that was counted last.
