@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -93,7 +94,7 @@ func (in *incoming) facts(err error) recoverability.Failure {
 // audit queue and for later are made of the original. The headers are copied on write.
 func sharedCopy(m *transport.Message) *transport.Message {
 	c := *m
-	c.Headers, c.Body = m.Headers.CopyOnWrite(), slices.Clone(m.Body)
+	c.Headers, c.Body, c.Native = m.Headers.CopyOnWrite(), slices.Clone(m.Body), maps.Clone(m.Native)
 	return &c
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -81,7 +82,8 @@ func (s *Session) Forward(_ context.Context, queue string) error {
 			"use SendLocal", queue)
 	}
 	op := s.in.copyTo(queue, fault.ForwardHeaders(s.in.original.Headers), 0)
-	op.Message.Body = slices.Clone(op.Message.Body) // the Dispatch stage may change it
+	m := op.Message // the Dispatch stage may change it
+	m.Body, m.Native = slices.Clone(m.Body), maps.Clone(m.Native)
 	return s.keep(op)
 }
 
