@@ -25,6 +25,7 @@ const detourWait = time.Second
 type flushing struct {
 	conn     *Conn
 	diverted []*Unit
+	torn     int   // parts of the batch that have lost a conflict at each try
 	impeded  bool  // the units of one statement were diverted because of an error of class Impeded
 	fault    error // of the database: no unit is written any more
 }

@@ -15,6 +15,7 @@ import (
 const (
 	maxFlushBytes = 16 << 20 // headers and bodies in one Flush, unless one unit alone has more
 	conflicts     = 5        // times that a batch is tried after a conflict
+	maxTorn       = 2 * 9    // parts of a batch that lose all of these: two of 200 units are found in so many
 
 	// A server that restarts ends all connections, which is noticed when one is used: a batch may meet as many as the
 	// pool has.
@@ -80,8 +81,10 @@ func (f *flushing) write(units []*Unit) {
 	}
 	class := c.store.Classify(err)
 	switch class {
+	case Conflict:
+		f.torn++
 	case Refused, Locked, Impeded:
-	case Failed, Unavailable, Conflict, Unknown:
+	case Failed, Unavailable, Unknown:
 		fail(units, c.verdict(err))
 		return
 	}
@@ -100,13 +103,17 @@ func (f *flushing) write(units []*Unit) {
 			return
 		}
 	}
-	if class != Refused {
+	if class == Locked || class == Impeded {
 		if rest, known := f.divertFailed(err, units); known {
 			if len(rest) > 0 {
 				f.write(rest)
 			}
 			return
 		}
+	}
+	if f.torn > maxTorn {
+		fail(units, c.verdict(err))
+		return
 	}
 	if len(units) == 1 {
 		first, second := units[0].halves()
