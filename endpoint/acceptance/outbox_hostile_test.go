@@ -173,12 +173,12 @@ func TestOutboxTroublesUseNoRetry(t *testing.T) {
 // A message whose commit fails always as in an outage fails by itself: others are handled, and the endpoint is ready.
 func TestCommitThatAlwaysFails(t *testing.T) {
 	const refuse = `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-			IF NEW.id ~ '^[0-9X]{4}' THEN RAISE EXCEPTION 'refused' USING ERRCODE = NEW.id; END IF;
+			IF NEW.id ~ '^[0-9A-Z]{5}$' THEN RAISE EXCEPTION 'refused' USING ERRCODE = NEW.id; END IF;
 			RETURN NULL;
 		END $$;
 		CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED
 			FOR EACH ROW EXECUTE FUNCTION refuse()`
-	ids := []string{"57014", "XX000", "53200", "read only"}
+	ids := []string{"57014", "XX000", "53200", "08001", "0A000", "read only"}
 	for _, atomic := range []bool{false, true} {
 		t.Run(fmt.Sprintf("atomic %t", atomic), func(t *testing.T) {
 			t.Parallel()

@@ -120,7 +120,7 @@ func (s *store) Classify(err error) tablequeue.Class {
 	case answered && s.pooled && proxyLostServer(answer):
 		return tablequeue.Unknown
 	case answered:
-		class := classOf(answer.Code)
+		class := classOf(answer)
 		if class == tablequeue.Refused && errors.Is(err, errWrites) {
 			return tablequeue.Failed // the sent messages are not the cause
 		}
@@ -184,20 +184,32 @@ func proxyLostServer(answer *pgconn.PgError) bool {
 	})
 }
 
-func classOf(code string) tablequeue.Class {
-	switch code {
-	case "40001", "40P01", // serialization failure, deadlock
-		"0A000", "26000": // a prepared statement is out of date, or gone
+// outdatedPlan is the function of the server that finds a prepared statement out of date. Its code
+// is also that of every feature that the server does not have, such as a rule on the table of an
+// insert in a WITH clause.
+const outdatedPlan = "RevalidateCachedQuery"
+
+func classOf(answer *pgconn.PgError) tablequeue.Class {
+	switch answer.Code {
+	case "40001", "40P01", "26000": // serialization failure, deadlock; a prepared statement is gone
 		return tablequeue.Conflict
+	case "0A000":
+		if answer.Routine == outdatedPlan {
+			return tablequeue.Conflict
+		}
+		return tablequeue.Refused
 	case lockNotAvailable:
 		return tablequeue.Locked
-	case readOnly:
+	case readOnly, "08P01": // pgbouncer answers with the latter
 		return tablequeue.Unavailable
 	case diskFull, outOfMemory, queryCanceled, dataCorrupted, indexCorrupted:
 		return tablequeue.Impeded
 	}
-	switch code[:min(2, len(code))] {
+	switch answer.Code[:min(2, len(answer.Code))] {
 	case "08", "53", "57", "58", "28", "XX": // connection, resources, shutdown or cancelled, system, access, internal
+		if answer.SeverityUnlocalized == "ERROR" { // of the statement, such as a trigger's: the session goes on
+			return tablequeue.Impeded
+		}
 		return tablequeue.Unavailable
 	case "25": // the handler's transaction has failed before
 		return tablequeue.Failed
