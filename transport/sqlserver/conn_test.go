@@ -194,6 +194,8 @@ func TestFailuresAreToldApart(t *testing.T) {
 		"lock timeout":                  {map[string]answer{removePart: serverError(1222, 16)}, one, tablequeue.Locked},
 		"no such table":                 {map[string]answer{removePart: numbers(0), "[out]": serverError(208, 16)}, both, tablequeue.Refused},
 		"no right to insert":            {map[string]answer{removePart: numbers(0), "[out]": serverError(229, 14)}, both, tablequeue.Refused},
+		"a trigger's error":             {map[string]answer{removePart: serverError(50000, 18)}, one, tablequeue.Refused},
+		"full filegroup":                {map[string]answer{removePart: serverError(1105, 17)}, one, tablequeue.Impeded},
 		"log full":                      {map[string]answer{removePart: serverError(9002, 17)}, one, tablequeue.Unavailable},
 		"read only":                     {map[string]answer{removePart: serverError(3906, 16)}, one, tablequeue.Unavailable},
 		"Azure is busy":                 {map[string]answer{removePart: serverError(40501, 16)}, one, tablequeue.Unavailable},

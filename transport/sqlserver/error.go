@@ -104,8 +104,17 @@ const (
 	fatal     = 20
 )
 
+// ownErrors is the first number of the errors that triggers and procedures raise, with a severity
+// that they choose.
+const ownErrors = 50000
+
 func classOf(answer mssql.Error) tablequeue.Class {
-	if answer.Class >= resources {
+	switch {
+	case answer.Number >= ownErrors:
+		return tablequeue.Refused
+	case answer.Number == 1101, answer.Number == 1105: // a filegroup is full: others may have room
+		return tablequeue.Impeded
+	case answer.Class >= resources:
 		return tablequeue.Unavailable
 	}
 	switch answer.Number {
