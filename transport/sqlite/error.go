@@ -36,7 +36,8 @@ func (s *store) Classify(err error) tablequeue.Class {
 		return tablequeue.Unavailable
 	}
 	switch primary(err) {
-	case codes.SQLITE_CONSTRAINT, codes.SQLITE_TOOBIG, codes.SQLITE_MISMATCH:
+	case codes.SQLITE_CONSTRAINT, codes.SQLITE_TOOBIG, codes.SQLITE_MISMATCH,
+		codes.SQLITE_ERROR: // as by a trigger
 		return tablequeue.Refused
 	case codes.SQLITE_IOERR:
 		// A commit that could not be flushed to the disk may be there after a crash.
