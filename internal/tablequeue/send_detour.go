@@ -141,9 +141,20 @@ func (c *Conn) flushDetour(units []*Unit, _ []error) {
 	}
 }
 
+// detourFails is the number of failed writes of units with the same destinations. Each may wait for
+// a lock for a second. One of 200 units that cannot be written is found in as many.
+const detourFails = 9
+
 // writeDetour writes units with the same destinations. Each of them fails with a [*transport.BusyError] while a lock or the
 // like keeps them from being written.
 func (c *Conn) writeDetour(units []*Unit) {
+	fails := 0
+	c.writeParts(units, &fails)
+}
+
+// writeParts writes units, or each half of them if one of them may be the cause of an error. fails
+// counts the errors.
+func (c *Conn) writeParts(units []*Unit, fails *int) {
 	queues := destinations(units...)
 	for _, q := range queues {
 		if err := c.unusable.failedJustNow(q); err != nil {
@@ -151,37 +162,47 @@ func (c *Conn) writeDetour(units []*Unit) {
 			return
 		}
 	}
-	flush := c.store.Flush
-	if locks, ok := c.store.(Locks); ok {
-		flush = locks.FlushWaiting
-	}
-	err := c.writeOnce(units, flush)
+	err := c.writeWaiting(units)
 	if err == nil {
 		c.wakes.flushed(units)
 		c.unimpede(queues)
 		return
 	}
-	switch class := c.store.Classify(err); {
-	case class == Locked || class == Impeded:
-		fail(units, c.impede(err, units))
-	case class == Refused && len(units) > 1:
+	class, queue := c.store.Classify(err), ""
+	impeded := class == Locked || class == Impeded
+	if impeded {
+		queue = c.failingQueue(units)
+		*fails++
+	}
+	switch {
+	case len(units) > 1 && (class == Refused || impeded && queue == "" && *fails < detourFails):
 		half := len(units) / 2
-		c.writeDetour(units[:half])
-		c.writeDetour(units[half:])
+		c.writeParts(units[:half], fails)
+		c.writeParts(units[half:], fails)
+	case impeded:
+		fail(units, c.impede(err, units, queue))
 	default:
 		fail(units, c.verdict(err))
 	}
 }
 
-// impede finds the queue because of which units failed with err, and refuses operations for the queue until a probe of the
-// queue succeeds. When another queue is impeded because of a full disk or the like, the database itself is at fault, and no
-// queue is refused. impede returns the error of the units.
-func (c *Conn) impede(err error, units []*Unit) error {
+// writeWaiting writes units, and waits for locks for longer than a batch does.
+func (c *Conn) writeWaiting(units []*Unit) error {
+	if locks, ok := c.store.(Locks); ok {
+		return c.writeOnce(units, locks.FlushWaiting)
+	}
+	return c.writeOnce(units, c.store.Flush)
+}
+
+// impede refuses operations for queue, the one from [Conn.failingQueue] because of which units
+// failed with err, until a probe of the queue succeeds. When another queue is impeded because of a
+// full disk or the like, the database itself is at fault, and no queue is refused. impede returns
+// the error of the units.
+func (c *Conn) impede(err error, units []*Unit, queue string) error {
 	class, reason := c.store.Classify(err), rowLockAdvice
 	if class == Impeded {
 		reason = fmt.Sprintf("the database cannot write to its table: %.300v", err)
 	}
-	queue := c.failingQueue(units)
 	if queue == "" { // the cause is the row that a unit settles, or no longer there
 		return &transport.BusyError{Queue: units[0].somewhere(), Reason: reason}
 	}
@@ -195,14 +216,15 @@ func (c *Conn) impede(err error, units []*Unit) error {
 	return &transport.BusyError{Queue: queue, Reason: reason}
 }
 
-// failingQueue returns the destination of units, or if there are several the one at whose rows a write fails.
+// failingQueue returns the destination of units at whose rows a write fails. A single destination
+// is the cause if the units settle no rows, and if the store cannot tell.
 func (c *Conn) failingQueue(units []*Unit) string {
 	queues := destinations(units...)
-	if len(queues) == 1 {
-		return queues[0]
-	}
 	finder, ok := c.store.(FaultFinder)
-	if !ok || len(queues) == 0 {
+	switch {
+	case len(queues) == 1 && (!ok || !slices.ContainsFunc(units, (*Unit).settles)):
+		return queues[0]
+	case !ok || len(queues) == 0:
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(c.work, maxWait)
@@ -210,12 +232,17 @@ func (c *Conn) failingQueue(units []*Unit) string {
 	return finder.FailingQueue(ctx, units)
 }
 
-// somewhere returns a queue by which an error can name u: a destination, or the queue of the settled row.
+// settles reports whether u changes a row that exists: another transaction may have locked that
+// row.
+func (u *Unit) settles() bool { return u.Verb != Send && u.Verb != Record }
+
+// somewhere returns a queue by which an error can name u: that of the settled row, or a
+// destination.
 func (u *Unit) somewhere() string {
-	if len(u.Rows) > 0 {
-		return u.Rows[0].Queue
+	if u.settles() || len(u.Rows) == 0 {
+		return u.Queue
 	}
-	return u.Queue
+	return u.Rows[0].Queue
 }
 
 // unimpede ends the refusal of operations for queues. The senders of a batch do not wait until the postponed rows are visible.

@@ -237,13 +237,18 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 	return nil
 }
 
-// impediment returns a [*transport.BusyError] if err is that of a transaction which waited too long for a lock when it inserted
-// the rows of u. A named row waits for transactions with the same name, which says nothing about its queue.
+// impediment returns a [*transport.BusyError] if err is that of a transaction which waited too long
+// for a lock when it inserted the rows of u. A named row waits for transactions with the same name,
+// which says nothing about its queue, and so do the handler's own writes.
 func (c *Conn) impediment(ctx context.Context, err error, u *Unit) error {
-	if c.store.Classify(err) != Locked || len(u.Rows) == 0 || slices.ContainsFunc(u.Rows, func(r Row) bool { return r.Named() }) {
+	if c.store.Classify(err) != Locked || errors.Is(err, ErrWrites) || len(u.Rows) == 0 ||
+		slices.ContainsFunc(u.Rows, func(r Row) bool { return r.Named() }) {
 		return nil
 	}
-	busy, closed := ask(ctx, c, nil, func(context.Context) (error, error) { return c.impede(err, []*Unit{u}), nil })
+	busy, closed := ask(ctx, c, nil, func(context.Context) (error, error) {
+		units := []*Unit{u}
+		return c.impede(err, units, c.failingQueue(units)), nil
+	})
 	return cmp.Or(busy, closed)
 }
 

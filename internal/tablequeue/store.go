@@ -313,6 +313,10 @@ func (e *StatementError) Error() string { return e.Err.Error() }
 
 func (e *StatementError) Unwrap() error { return e.Err }
 
+// ErrWrites is wrapped by an error of [StoreTx].Complete that the messages of the unit have not
+// caused: they were inserted, and what the handler has written cannot be committed.
+var ErrWrites = errors.New("the handler's writes could not be committed")
+
 // FaultFinder is implemented by a [Store] that can find out which of several destinations is the cause of an error. Without
 // it the cause stays unknown, and only the units of the batch fail.
 type FaultFinder interface {

@@ -164,7 +164,7 @@ func (h *handlerTx) Broken() bool {
 // Errors of a transaction that the sent messages have not caused.
 var (
 	errNotBegun = errors.New("the transaction could not be begun")
-	errWrites   = errors.New("the handler's writes could not be committed")
+	errWrites   = tablequeue.ErrWrites
 
 	errEndedByUser = errors.New("the handler has ended its transaction by COMMIT or ROLLBACK, so that its messages were not sent: " +
 		"leave the end of the transaction to the endpoint, or use a savepoint")

@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -94,7 +96,12 @@ func (w *lockWatch) end(err error) error {
 	if code(err) != queryCanceled {
 		return err
 	}
-	return &pgconn.PgError{
+	locked := &pgconn.PgError{
 		Severity: "ERROR", Code: lockNotAvailable, Message: "a queue that is sent to takes no messages, because of a lock",
 	}
+	if errors.Is(err, errWrites) { // the messages were inserted: the commit waits, as for a deferred trigger
+		locked.Message = "the commit waits for a lock of another transaction"
+		return fmt.Errorf("%w: %w", errWrites, locked)
+	}
+	return locked
 }
