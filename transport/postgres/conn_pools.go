@@ -84,7 +84,7 @@ func (c *connections) openPools(ctx context.Context, cfg *pgxpool.Config, set se
 	if c.callers != nil {
 		c.leases, c.writes = pool{c.callers, claiming.statement()}, pool{c.callers, writing.statement()}
 		c.slots = make(slots, cfg.MaxConns-poolReserve)
-		c.renewals, err = c.open(ctx, cfg, name, poolRenewals, lazily)
+		c.renewals, err = c.open(ctx, cfg, name, poolRenewals, renewing)
 		return err
 	}
 	most, renewals := ownPool, ownRenewals
@@ -94,7 +94,7 @@ func (c *connections) openPools(ctx context.Context, cfg *pgxpool.Config, set se
 	if c.leases, err = c.open(ctx, cfg, name, most, claiming); err != nil {
 		return err
 	}
-	if c.renewals, err = c.open(ctx, cfg, name, renewals, lazily); err != nil {
+	if c.renewals, err = c.open(ctx, cfg, name, renewals, renewing); err != nil {
 		return err
 	}
 	c.writes, err = c.open(ctx, cfg, name, most+1, writing) // one connection is for the engine's detour

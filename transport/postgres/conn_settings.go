@@ -38,6 +38,9 @@ var (
 	lazily = planner.with("synchronous_commit", "off")
 	// claiming has a bound on waiting for table locks. Claims skip locked rows.
 	claiming = lazily.with("lock_timeout", claimLockWait)
+	// renewing has a short one: a row that another session has locked must not keep the leases of
+	// others from being renewed.
+	renewing = lazily.with("lock_timeout", dialect.LockWait)
 	// writing bounds the wait for locks: a batch has messages of many senders for many tables, of which one may be
 	// locked.
 	writing = planner.with("lock_timeout", dialect.LockWait)
