@@ -117,7 +117,7 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 		return errOver
 	}
 	defer h.putBack(ctx, conn)
-	h.user.over = true
+	h.user.over.Store(true)
 	switch {
 	case errors.Is(h.user.err, transport.ErrLeaseLost):
 		u.Lost = true
@@ -299,7 +299,7 @@ func (h *handlerTx) Rollback(ctx context.Context) error {
 		return nil
 	}
 	defer h.putBack(ctx, conn)
-	h.user.over = true
+	h.user.over.Store(true)
 	if h.user.tx == nil || conn.Conn().IsClosed() { // the server rolls back when it loses the connection
 		return nil
 	}

@@ -78,7 +78,7 @@ func (u *userTx) send(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 // first reports whether the next statement, with args, can begin the transaction in a batch. There pgx accepts no
 // options in args.
 func (u *userTx) first(args []any) bool {
-	if u.tx != nil || u.err != nil || u.over {
+	if u.tx != nil || u.err != nil || u.isOver() {
 		return false
 	}
 	if len(args) == 0 {

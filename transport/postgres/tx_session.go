@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // traces records what the statements of a transaction leave in their session: settings, locks, temporary tables. Such a
@@ -93,45 +92,6 @@ func (s *store) clear(ctx context.Context, conn *pgx.Conn, t traces) {
 			"Use SET LOCAL, set_config(…, true), pg_advisory_xact_lock and ON COMMIT DROP instead", slog.String("statement", t.left), slog.String("function", t.by))
 	}
 	_ = conn.Close(ctx) // the pool opens another
-}
-
-// savepoint is a handler's transaction within its transaction.
-type savepoint struct {
-	pgx.Tx
-	traces *traces
-}
-
-func (s savepoint) Begin(ctx context.Context) (pgx.Tx, error) {
-	tx, err := s.Tx.Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return savepoint{tx, s.traces}, nil
-}
-
-func (s savepoint) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	s.traces.note(sql)
-	return s.Tx.Exec(ctx, sql, args...)
-}
-
-func (s savepoint) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	s.traces.note(sql)
-	return s.Tx.Query(ctx, sql, args...)
-}
-
-func (s savepoint) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	s.traces.note(sql)
-	return s.Tx.QueryRow(ctx, sql, args...)
-}
-
-func (s savepoint) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	s.traces.note(sql)
-	return s.Tx.Prepare(ctx, name, sql)
-}
-
-func (s savepoint) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	s.traces.noteAll(b)
-	return s.Tx.SendBatch(ctx, b)
 }
 
 func (t *traces) noteAll(b *pgx.Batch) {

@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -45,9 +47,9 @@ func Tx(ctx context.Context, s Session) (pgx.Tx, error) {
 // is Exec, Query, QueryRow or SendBatch.
 type userTx struct {
 	conn *pgx.Conn
-	tx   pgx.Tx // nil until begun
-	err  error  // of the begin
-	over bool
+	tx   pgx.Tx      // nil until begun
+	err  error       // of the begin
+	over atomic.Bool // a goroutine of the handler may still use it then
 	lock rowLock
 	traces
 }
@@ -56,7 +58,7 @@ var _ pgx.Tx = (*userTx)(nil)
 
 var (
 	errEndpoints = errors.New("postgres: the endpoint ends this transaction: return nil or an error from the handler instead")
-	errOver      = errors.New("postgres: the transaction is over")
+	errOver      = fmt.Errorf("postgres: the transaction is over: %w", pgx.ErrTxClosed)
 )
 
 func (*userTx) Commit(context.Context) error   { return errEndpoints }
@@ -65,7 +67,7 @@ func (*userTx) Rollback(context.Context) error { return errEndpoints }
 // begun returns the transaction, and begins it when it has not begun.
 func (u *userTx) begun(ctx context.Context) (pgx.Tx, error) {
 	switch {
-	case u.over:
+	case u.isOver():
 		return nil, errOver
 	case u.err == nil && u.tx == nil:
 		u.tx, u.err = u.conn.BeginTx(ctx, marked)
@@ -83,11 +85,10 @@ func (u *userTx) Begin(ctx context.Context) (pgx.Tx, error) {
 		return nil, err
 	}
 	inner, err := tx.Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return savepoint{inner, &u.traces}, nil
+	return within(inner, err, u)
 }
+
+func (u *userTx) isOver() bool { return u.over.Load() }
 
 func (u *userTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (int64, error) {
 	tx, err := u.begun(ctx)
@@ -108,7 +109,7 @@ func (u *userTx) Prepare(ctx context.Context, name, sql string) (*pgconn.Stateme
 
 // LargeObjects returns the zero value, which cannot be used, until a statement has begun the transaction.
 func (u *userTx) LargeObjects() pgx.LargeObjects {
-	if u.tx == nil || u.over {
+	if u.tx == nil || u.isOver() {
 		return pgx.LargeObjects{}
 	}
 	return u.tx.LargeObjects()
