@@ -17,8 +17,9 @@ import (
 
 // handlerTx is a transaction with its connection, in which a delivery is completed.
 type handlerTx struct {
-	store *store
-	user  *userTx
+	store  *store
+	user   *userTx
+	before reports // of the session
 
 	mu   sync.Mutex    // guards conn
 	conn *pgxpool.Conn // nil when the transaction is over
@@ -32,6 +33,7 @@ func (s *store) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
 	}
 	s.standby.look(conn.Conn())
 	h := &handlerTx{store: s, conn: conn, user: &userTx{conn: conn.Conn()}}
+	h.before = reportsOf(conn.Conn())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open == nil { // Close has ended the others
@@ -61,6 +63,9 @@ func (s *store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 
 // putBack returns the connection. If the handler has left something in its session, the connection is closed.
 func (h *handlerTx) putBack(ctx context.Context, conn *pgxpool.Conn) {
+	if !h.store.address.pooled { // a proxy may have switched the session
+		h.user.compare(h.before, conn.Conn())
+	}
 	h.store.clear(ctx, conn.Conn(), h.user.traces)
 	h.store.putBack(conn)
 }
