@@ -28,16 +28,17 @@ func open(ctx context.Context, path string, relaxed bool) (_ *store, err error) 
 	if relaxed {
 		synchronous = "NORMAL"
 	}
+	texts := &texts{}
 	s := &store{
 		path:  abs,
-		write: connect(abs, "_txlock=immediate&_synchronous="+synchronous, 1),
-		read:  connect(abs, "_query_only=1", maxReaders),
+		write: connect(abs, "_txlock=immediate&_synchronous="+synchronous, 1, texts),
+		read:  connect(abs, "_query_only=1", maxReaders, nil),
 	}
 	conn, err := connection(ctx, s.write)
 	if err != nil {
 		return nil, errors.Join(err, s.disconnect())
 	}
-	s.writer = newWriter(conn, relaxed)
+	s.writer = newWriter(s.write, conn, texts, relaxed)
 	if err := unlessBusy(ctx, func() error { return s.prepare(ctx) }); err != nil {
 		return nil, errors.Join(err, s.disconnect())
 	}
@@ -72,7 +73,7 @@ func checkPath(path string) error {
 
 // connect returns a pool of connections to a file. It does no I/O. The connections do not wait for locks: they would
 // block a thread meanwhile, and sleep for up to 100 ms.
-func connect(abs, params string, most int) *sql.DB {
+func connect(abs, params string, most int, texts *texts) *sql.DB {
 	p := filepath.ToSlash(abs)
 	if !strings.HasPrefix(p, "/") {
 		p = "/" + p // a Windows drive
@@ -81,6 +82,10 @@ func connect(abs, params string, most int) *sql.DB {
 	db, err := sql.Open("sqlite", dsn.String())
 	if err != nil {
 		panic(err) //nolint:forbidigo // only where no driver has that name
+	}
+	if texts != nil {
+		_ = db.Close() // it was needed for its driver
+		db = sql.OpenDB(readingTexts{db.Driver(), dsn.String(), texts})
 	}
 	db.SetMaxOpenConns(most)
 	db.SetMaxIdleConns(most)

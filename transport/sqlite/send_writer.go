@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,12 +21,19 @@ import (
 // A part that runs cannot be cancelled: SQLite would end the transaction, with the other parts in it. A context ends
 // the wait of a caller.
 type writer struct {
-	conn    *sql.Conn
+	db      *sql.DB
+	conn    *sql.Conn // nil while a replacement cannot be opened
 	file    *identity // set before loop begins
 	relaxed bool      // commits never wait for the disk
 	synced  bool      // commits wait for the disk at the moment; used by loop only
 
 	statements map[string]*sql.Stmt // prepared on conn, by their text
+
+	texts  *texts          // of the statements on conn
+	clean  string          // the state of conn when it was opened
+	traces bool            // a function has left something on conn; used by loop only
+	told   map[string]bool // the functions whose traces the log has named
+	log    *slog.Logger
 
 	mu      sync.Mutex // guards waiting and closed
 	waiting []*part
@@ -57,10 +65,11 @@ const (
 	foreign
 )
 
-func newWriter(conn *sql.Conn, relaxed bool) *writer {
+func newWriter(db *sql.DB, conn *sql.Conn, texts *texts, relaxed bool) *writer {
 	w := &writer{
-		conn: conn, relaxed: relaxed, synced: !relaxed,
+		db: db, conn: conn, texts: texts, relaxed: relaxed, synced: !relaxed,
 		statements: map[string]*sql.Stmt{}, ended: make(chan struct{}),
+		log: slog.New(slog.DiscardHandler), told: map[string]bool{},
 	}
 	w.changed.L = &w.mu
 	return w
@@ -161,6 +170,9 @@ func (w *writer) wait() bool {
 func (w *writer) turn() {
 	_, synced := w.pending()
 	err := w.file.check() // else the commit would succeed, and be lost
+	if err == nil && w.traces {
+		err = w.reconnect()
+	}
 	if err == nil {
 		err = w.sync(synced)
 	}
@@ -215,25 +227,35 @@ func (w *writer) begin() (tx *sql.Tx, err error) {
 }
 
 // carryOut runs parts and commits. When a part has ended the transaction, as SQLite does after some errors, the other
-// parts wait again.
+// parts wait again, and so do those after a part that has left something on the connection.
 func (w *writer) carryOut(tx *sql.Tx, parts []*part) {
 	for i, p := range parts {
 		var intact bool
-		if intact, p.err = w.runPart(tx, p, len(parts) > 1); intact {
-			continue
+		intact, p.err = w.runPart(tx, p, len(parts) > 1)
+		if !intact {
+			_ = tx.Rollback()
+			close(p.done)
+			w.putBack(slices.Delete(parts, i, i+1))
+			return
 		}
-		_ = tx.Rollback()
-		close(p.done)
-		w.mu.Lock()
-		w.waiting = append(slices.Delete(parts, i, i+1), w.waiting...)
-		w.mu.Unlock()
-		return
+		if w.traces {
+			w.putBack(slices.Clone(parts[i+1:]))
+			parts = parts[:i+1]
+			break
+		}
 	}
 	err := tx.Commit()
 	if err != nil {
 		err = fmt.Errorf("%w: %w", errCommit, err)
 	}
 	settle(parts, err)
+}
+
+// putBack has parts wait again, before the others.
+func (w *writer) putBack(parts []*part) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting = append(parts, w.waiting...)
 }
 
 // runPart reports whether the transaction can be used after p: p has succeeded, or its writes were undone.

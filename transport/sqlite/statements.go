@@ -70,7 +70,8 @@ func (w *writer) prepare(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return nil
+	w.clean, err = w.state()
+	return err
 }
 
 // prepared returns the statement of a query, which it prepares at the first call. Only the writer calls it.
@@ -91,6 +92,9 @@ func (w *writer) preparing(ctx context.Context, query string) (*sql.Stmt, error)
 
 // finalize closes the statements and the connection, which an open statement would keep open.
 func (w *writer) finalize() error {
+	if w.conn == nil {
+		return nil
+	}
 	var errs []error
 	for _, s := range w.statements {
 		errs = append(errs, s.Close())

@@ -92,12 +92,7 @@ func (t *deferredTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 			if err := w.writeRecords(u.Records, t.loaded, now); err != nil {
 				return err
 			}
-			for _, f := range funcs {
-				if err := call(context.WithoutCancel(ctx), tx, f); err != nil {
-					return fmt.Errorf("%w: %w", errOnCommit, err)
-				}
-			}
-			return nil
+			return w.runAll(context.WithoutCancel(ctx), tx, funcs)
 		})
 	})
 	if errors.Is(err, errOnCommit) {
