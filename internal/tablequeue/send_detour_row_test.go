@@ -67,7 +67,7 @@ func TestLockedRowsFailWithinABound(t *testing.T) {
 		for _, err := range completeAll(t, ds, func(int) string { return "out" }) {
 			isBusy(t, err, "in")
 		}
-		if took := time.Since(began); took > 2*detourFails*time.Second {
+		if took := time.Since(began); took > 4*detourFails*time.Second {
 			t.Errorf("it took %v", took)
 		}
 	})
