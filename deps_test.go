@@ -60,11 +60,12 @@ var rules = []rule{
 	{of: "endpoint/acceptance", tests: true},
 	{of: "endpoint/internal/destination"},
 	{of: "endpoint/internal/held"},
+	{of: "endpoint/internal/panics", ours: []string{"internal/callback", "recoverability"}},
 	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "saga", ours: append([]string{"internal/jsonloss", "internal/jsonmembers", "internal/stateful", "internal/strictjson", "internal/uuid", "recoverability"}, aboveEndpoint...)},
 	{of: "schedule", ours: append([]string{"internal/*", "recoverability", "saga", "schedule/internal/*"}, aboveEndpoint...)},
-	{of: "servicecontrol", ours: append([]string{"internal/safelog", "saga"}, aboveEndpoint...)},
+	{of: "servicecontrol", ours: append([]string{"internal/safelog", "recoverability", "saga"}, aboveEndpoint...)},
 	{
 		of: "telemetry/otel", ours: append([]string{"internal/errtree", "internal/fault", "recoverability", "resilience", "saga"}, aboveEndpoint...),
 		modules: []string{"go.opentelemetry.io/otel"},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
@@ -128,7 +129,7 @@ func (a *attempt) run(ctx context.Context) outcome {
 // handle runs the message through its handlers, sends their operations and completes the message.
 // After an error the message is unsettled, unless a behavior failed last.
 func (a *attempt) handle(ctx context.Context) (out outcome, err error) {
-	defer catchPanic(&err)
+	defer panics.Catch(&err)
 	if a.e.cfg.Transactions == None && !a.settlement.completeFirst(ctx) {
 		return leaseLost{}, nil
 	}

@@ -158,14 +158,14 @@ func (t *throttling) pass() {
 // report carries out a change of the limit, if there was one, and notifies of it.
 func (t *throttling) report(ctx context.Context, f recoverability.Failure) {
 	t.limit.Report(func(before, since time.Time, failures int) {
-		in, kind := t.in, RateLimitStarted
+		in, kind := t.in, recoverability.RateLimitStarted
 		if t.limit.Type == "" {
 			for _, s := range in.live.sources {
 				s.SetSerial(!since.IsZero())
 			}
 		}
 		if since.IsZero() {
-			kind = RateLimitEnded
+			kind = recoverability.RateLimitEnded
 			in.log().InfoContext(ctx, "a message was handled: attempts are no longer limited",
 				slog.String("type", t.limit.Type), slog.Duration("after", f.Now.Sub(before)))
 		} else {
@@ -177,7 +177,7 @@ func (t *throttling) report(ctx context.Context, f recoverability.Failure) {
 		in.live.reports.Go(func() {                                          // the next change does not wait for it
 			defer place.end()
 			place.wait()
-			in.live.notify(ctx, Notification{Kind: kind, Failure: concerns})
+			in.live.notify(ctx, recoverability.Notification{Kind: kind, Failure: concerns})
 		})
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/internal/goroutines"
 )
 
@@ -50,7 +51,7 @@ func (l *live) inBackground(ctx context.Context, f func(context.Context, *Endpoi
 	defer func() {
 		if v := recover(); v != nil {
 			l.e.cfg.Logger.ErrorContext(ctx, "a function of Config.Background panicked and is not called again",
-				slog.String("panic", panicText(v)))
+				slog.String("panic", panics.Text(v)))
 		}
 	}()
 	f(ctx, l.e)

@@ -86,10 +86,10 @@ type Config struct {
 	// cancelled with cause [ErrHandlerTimeout]. An error that the handler then returns is an ordinary failure, and nil is
 	// a success. A handler that ignores its context continues to run.
 	HandlerTimeout time.Duration
-	// Notify functions are called with each [Notification], in this order and by many goroutines at once. They may cancel
+	// Notify functions are called with each [recoverability.Notification], in this order and by many goroutines at once. They may cancel
 	// the context of Run. After 10 s their own context ends, and the endpoint continues without those that have not
 	// returned.
-	Notify []func(ctx context.Context, n Notification)
+	Notify []func(ctx context.Context, n recoverability.Notification)
 	// Background functions run while the endpoint does: Run calls each one once, in a goroutine of its own, when the
 	// endpoint is ready. Their context ends after the last handler has returned, and Run returns after they have. What
 	// they store in the outbox until then is sent as what handlers store. A function may return earlier. A panic is

@@ -53,8 +53,8 @@ func (c *refusedCopy) report(ctx context.Context, text string) {
 	c.live.e.cfg.Logger.ErrorContext(ctx, text, //nolint:sloglint // the texts are constants of the callers
 		slog.String("message", errtree.Cut(f.MessageID, maxLogged)), slog.String("type", errtree.Cut(f.Type, maxLogged)),
 		slog.String("queue", f.Queue), slog.String("error_queue", c.queue()), slog.Any("error", f.Err))
-	c.live.notify(ctx, Notification{
-		Kind: MovedToError, Action: recoverability.MoveToError{Queue: c.queue()}, Failure: &f, To: c.queue(),
+	c.live.notify(ctx, recoverability.Notification{
+		Kind: recoverability.MovedToError, Action: recoverability.MoveToError{Queue: c.queue()}, Failure: &f, To: c.queue(),
 	})
 }
 

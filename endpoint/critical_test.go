@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/harness"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
@@ -72,8 +73,8 @@ func TestALongOutageIsCriticalOnce(t *testing.T) {
 		}
 		var told harness.Tally
 		cfg := harness.Sales(broker, heard(&harness.Tally{}, func(harness.PlaceOrder) string { return "" }))
-		cfg.Notify = []func(context.Context, endpoint.Notification){
-			func(_ context.Context, n endpoint.Notification) {
+		cfg.Notify = []func(context.Context, recoverability.Notification){
+			func(_ context.Context, n recoverability.Notification) {
 				told.Add(n.Failure.Err.Error())
 				panic("no")
 			},
@@ -114,9 +115,9 @@ func TestAMessageThatCannotBeDealtWithIsCritical(t *testing.T) {
 		var told harness.Tally
 		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = once
-		cfg.Notify = []func(context.Context, endpoint.Notification){
-			func(_ context.Context, n endpoint.Notification) {
-				if n.Kind == endpoint.CriticalError && n.Failure.MessageID == "m-1" && errors.Is(n.Failure.Err, errNo) {
+		cfg.Notify = []func(context.Context, recoverability.Notification){
+			func(_ context.Context, n recoverability.Notification) {
+				if n.Kind == recoverability.CriticalError && n.Failure.MessageID == "m-1" && errors.Is(n.Failure.Err, errNo) {
 					told.Add(n.Failure.Err.Error())
 				}
 			},

@@ -34,7 +34,7 @@ func TestDeferredRetriesAreDelayedCopies(t *testing.T) {
 			func(context.Context, *endpoint.Session, *harness.ShipOrder) error { return nil }))
 		cfg.Recoverability.Immediate = 7
 		cfg.Logger = quietExcept(&log, "WARN DelayedRetry: Delayed Retry will reschedule message")
-		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) { last = n.Failure.Headers })
+		cfg.Notify = append(cfg.Notify, func(_ context.Context, n recoverability.Notification) { last = n.Failure.Headers })
 		began := time.Now().UTC()
 		harness.Start(t, cfg).MustSend(harness.PlaceOrder{}, endpoint.MessageID("m-1"))
 		time.Sleep(time.Hour)

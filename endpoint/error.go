@@ -27,7 +27,6 @@ var (
 
 	// errSettled is for a behavior that calls next again after the message is settled.
 	errSettled = errors.New("the message is settled already: nothing more can be done about it")
-	errGoexit  = errors.New("a handler or behavior ended its goroutine (runtime.Goexit)")
 
 	// errRunGoexit is for a function of the transport's configuration, such as one for credentials.
 	errRunGoexit = errors.New("a function of the configuration ended the goroutine of Run (runtime.Goexit)")
@@ -61,13 +60,3 @@ type unhandledError struct{ error }
 
 func (e *unhandledError) Unwrap() error    { return e.error }
 func (*unhandledError) FaultClass() string { return "unhandled" }
-
-// panicText returns the text of v, whose methods may panic.
-func panicText(v any) (text string) {
-	defer func() {
-		if recover() != nil {
-			text = fmt.Sprintf("%T", v)
-		}
-	}()
-	return fmt.Sprint(v)
-}

@@ -38,15 +38,15 @@ func ExampleConfig_rateLimit() {
 		Recoverability: recoverability.Config{
 			RateLimit: recoverability.RateLimit{After: 10, Delay: 20 * time.Millisecond},
 		},
-		Notify: []func(context.Context, endpoint.Notification){
-			func(_ context.Context, n endpoint.Notification) {
+		Notify: []func(context.Context, recoverability.Notification){
+			func(_ context.Context, n recoverability.Notification) {
 				switch n.Kind {
-				case endpoint.RateLimitStarted:
+				case recoverability.RateLimitStarted:
 					fmt.Println("limited")
 					database.Store(1) // it comes back
-				case endpoint.RateLimitEnded:
+				case recoverability.RateLimitEnded:
 					fmt.Println("no longer limited")
-				case endpoint.MovedToError:
+				case recoverability.MovedToError:
 					fmt.Println("lost:", n.Failure.MessageID)
 				default:
 				}

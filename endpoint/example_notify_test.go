@@ -24,12 +24,12 @@ func ExampleConfig_notify() {
 				return recoverability.Unrecoverable(errors.New("no such article"))
 			}),
 		},
-		Notify: []func(context.Context, endpoint.Notification){
-			func(_ context.Context, n endpoint.Notification) {
+		Notify: []func(context.Context, recoverability.Notification){
+			func(_ context.Context, n recoverability.Notification) {
 				switch n.Kind {
-				case endpoint.ImmediateRetry, endpoint.DelayedRetry:
+				case recoverability.ImmediateRetry, recoverability.DelayedRetry:
 					fmt.Println(n.Failure.MessageID, "will be tried again for the", n.Retry, "time")
-				case endpoint.MovedToError:
+				case recoverability.MovedToError:
 					fmt.Println(n.Failure.MessageID, "is in", n.To, "because it is", recoverability.Class(n.Failure.Err))
 					stop()
 				default: // there are more

@@ -79,7 +79,7 @@ func ExampleConfig_deferred() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	cfg := mailing(resilience.Deferred(invoiceEmail), stop)
-	cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) {
+	cfg.Notify = append(cfg.Notify, func(_ context.Context, n recoverability.Notification) {
 		fmt.Println(n.Failure.Resilience().Policy.Name, "waits:", n.Action)
 	})
 	sendInvoice(ctx, cfg)

@@ -307,7 +307,7 @@ func TestWhateverAnErrorIsTheMessageGetsOut(t *testing.T) {
 	for name, err := range map[string]error{
 		"a circle": errCircle{"round"}, "a circle that panics": errCircle{}, "deep": deep,
 		"a megabyte": errors.New(strings.Repeat("é", 1<<19)), "control characters": errors.New(strings.Repeat("\x00\r\n", 1000)),
-		"joined": errors.Join(errCircle{}, deep), "a nil pointer": (*endpoint.PanicError)(nil),
+		"joined": errors.Join(errCircle{}, deep), "a nil pointer": (*recoverability.PanicError)(nil),
 	} {
 		t.Run(name, func(t *testing.T) {
 			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {

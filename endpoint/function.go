@@ -5,6 +5,7 @@ import (
 	"maps"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/internal/goroutines"
 )
 
@@ -25,7 +26,7 @@ var (
 // asFunction calls f, a function of the program that is called for the message, in a goroutine of its own: see apart. The watch
 // counts the call until f returns.
 func (in *incoming) asFunction(call *overdue.Call, name *string, f func() error) error {
-	return apart(func() error {
+	return panics.Apart(func() error {
 		call.EnterFunction(name)
 		in.live.calls.Begin(call, in.queue, in.id, goroutines.ID())
 		defer in.live.calls.End(call)

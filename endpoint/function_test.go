@@ -147,9 +147,9 @@ var userFunctions = map[string]userFunction{
 		}))
 	}},
 	"Notify": {name: "function 2 of Config.Notify", fails: true, left: true, set: func(cfg *endpoint.Config, tr *trouble) {
-		cfg.Notify = []func(context.Context, endpoint.Notification){
-			func(context.Context, endpoint.Notification) {},
-			func(_ context.Context, n endpoint.Notification) { tr.strike(n.Failure.MessageID) },
+		cfg.Notify = []func(context.Context, recoverability.Notification){
+			func(context.Context, recoverability.Notification) {},
+			func(_ context.Context, n recoverability.Notification) { tr.strike(n.Failure.MessageID) },
 		}
 	}},
 }
@@ -421,7 +421,7 @@ func TestHangingNotifyFunctionsTakeNoSlots(t *testing.T) {
 		release := make(chan struct{})
 		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Concurrency, cfg.Recoverability = 2, once
-		cfg.Notify = append(cfg.Notify, func(context.Context, endpoint.Notification) { <-release })
+		cfg.Notify = append(cfg.Notify, func(context.Context, recoverability.Notification) { <-release })
 		r := harness.Start(t, cfg)
 		r.MustSendMany(4)
 		after(20 * time.Second)
@@ -475,7 +475,7 @@ func TestRunReturnsWithoutStuckNotify(t *testing.T) {
 		release := make(chan struct{})
 		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.StopTimeout, cfg.Recoverability = time.Second, once
-		cfg.Notify = append(cfg.Notify, func(context.Context, endpoint.Notification) { <-release })
+		cfg.Notify = append(cfg.Notify, func(context.Context, recoverability.Notification) { <-release })
 		e, err := endpoint.New(cfg)
 		if err != nil {
 			t.Fatal(err)

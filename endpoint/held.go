@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/held"
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/errtree"
@@ -136,7 +137,7 @@ func (in *incoming) deliveryEndsSoon(until time.Time) bool {
 
 // tryAgain moves a held message once more.
 func (x *execution) tryAgain(ctx context.Context) (err error) {
-	defer catchPanic(&err)
+	defer panics.Catch(&err)
 	place := x.nextPlace()
 	report := func() {}
 	defer func() { x.report(place, report) }()
@@ -144,7 +145,7 @@ func (x *execution) tryAgain(ctx context.Context) (err error) {
 		return err
 	}
 	if x.instead != nil {
-		x.tookFallback(FallbackError, x.instead)
+		x.tookFallback(recoverability.FallbackError, x.instead)
 	}
 	report = x.carriedOut(ctx, x.rec)
 	return nil
@@ -185,7 +186,7 @@ func (x *execution) exits() (all []transport.Operation) {
 }
 
 func (x *execution) leaveTo(ctx context.Context, exit transport.Operation) (err error) {
-	defer catchPanic(&err)
+	defer panics.Catch(&err)
 	whole := x.copyTo(exit.Queue, x.original.Headers.CopyOnWrite(), 0).Message
 	return x.to(ctx, exit.Queue, exit.After, func(yield func(copies.Form, *transport.Message) bool) {
 		for form, m := range copies.ForErrorQueue(whole, x.rec.Fault) {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -70,7 +71,7 @@ func (b *inbox) lookForAll(ctx context.Context, queue string, arrived []pump.Slo
 // find sets the state of each look. A panic of the driver must not end the process: it is an error here, and again in the
 // attempts.
 func (b *inbox) find(ctx context.Context, keys []transport.HandledKey, looks []look) (err error) {
-	defer catchPanic(&err)
+	defer panics.Catch(&err)
 	ctx, cancel := context.WithTimeout(ctx, arrivalTimeout)
 	defer cancel()
 	states, err := b.store.FindHandled(ctx, b.name, keys)

@@ -88,7 +88,7 @@ func TestInlineRetriesEndInTheErrorQueue(t *testing.T) {
 		var calls, log harness.Tally
 		cfg := retrying(broker, resilience.Inline(quick), attempts(&calls, 99, errNo))
 		var kinds harness.Tally
-		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) {
+		cfg.Notify = append(cfg.Notify, func(_ context.Context, n recoverability.Notification) {
 			kinds.Add(fmt.Sprintf("%s %d %v", n.Kind, n.Retry, n.Action))
 		})
 		cfg.Logger = slog.New(lines{&log})

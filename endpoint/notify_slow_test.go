@@ -36,7 +36,7 @@ func TestASlowNotifyFunctionHoldsUpNoMessage(t *testing.T) {
 						cfg.Recoverability.RateLimit = recoverability.RateLimit{After: limit, Delay: time.Millisecond}
 						messages, notifications = limit, limit+2 // that the limit begins and ends
 					}
-					cfg.Notify = append(telling(&told), func(context.Context, endpoint.Notification) { time.Sleep(9 * time.Second) })
+					cfg.Notify = append(telling(&told), func(context.Context, recoverability.Notification) { time.Sleep(9 * time.Second) })
 					r := harness.Start(t, cfg)
 					for n := range messages {
 						r.MustSend(harness.PlaceOrder{ID: fmt.Sprint("bad-", n)})
@@ -66,7 +66,7 @@ func TestASlowNotifyFunctionMissesNothing(t *testing.T) {
 		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Concurrency = 1
 		cfg.Recoverability = recoverability.Config{Immediate: 1, Delayed: recoverability.None}
-		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) {
+		cfg.Notify = append(cfg.Notify, func(_ context.Context, n recoverability.Notification) {
 			time.Sleep(time.Second)
 			told.Add(n.Failure.MessageID + " " + string(n.Kind))
 		})

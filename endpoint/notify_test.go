@@ -21,9 +21,9 @@ import (
 )
 
 // telling notes what a Notify function is told, as one line each.
-func telling(told *harness.Tally) []func(context.Context, endpoint.Notification) {
-	return []func(context.Context, endpoint.Notification){
-		func(_ context.Context, n endpoint.Notification) {
+func telling(told *harness.Tally) []func(context.Context, recoverability.Notification) {
+	return []func(context.Context, recoverability.Notification){
+		func(_ context.Context, n recoverability.Notification) {
 			line := string(n.Kind)
 			if n.Retry > 0 {
 				line += fmt.Sprintf(" #%d", n.Retry)
@@ -70,7 +70,7 @@ func TestASlowNotifyIsCalledInOrder(t *testing.T) {
 				var begun atomic.Int32
 				cfg := harness.Sales(broker, failing(&harness.Tally{}))
 				cfg.Recoverability = recoverability.Config{Immediate: 2, Delayed: recoverability.None}
-				cfg.Notify = append(telling(&told), func(context.Context, endpoint.Notification) {
+				cfg.Notify = append(telling(&told), func(context.Context, recoverability.Notification) {
 					if begun.Add(1) == 1 {
 						time.Sleep(test.first)
 					}
@@ -97,15 +97,15 @@ func TestASlowNotifyIsCalledInOrder(t *testing.T) {
 // A notification has the message, the error and the action that was carried out.
 func TestANotificationHasMessageErrorAndAction(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var got endpoint.Notification
+		var got recoverability.Notification
 		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability.Policy = func(recoverability.Failure) recoverability.Action {
 			return recoverability.Discard{Reason: "too old"}
 		}
-		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) { got = n })
+		cfg.Notify = append(cfg.Notify, func(_ context.Context, n recoverability.Notification) { got = n })
 		harness.Start(t, cfg).MustSend(harness.PlaceOrder{ID: "7"}, endpoint.MessageID("m-1"))
 		synctest.Wait()
-		if got.Kind != endpoint.Discarded || got.Action != (recoverability.Discard{Reason: "too old"}) {
+		if got.Kind != recoverability.Discarded || got.Action != (recoverability.Discard{Reason: "too old"}) {
 			t.Errorf("told of %v: %v", got.Kind, got.Action)
 		}
 		f := got.Failure
@@ -165,10 +165,10 @@ func TestANotifyFunctionThatPanicsOrHangsHarmsNobody(t *testing.T) {
 		cfg := harness.Sales(broker, failing(&harness.Tally{}))
 		cfg.Recoverability = once
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		cfg.Notify = []func(context.Context, endpoint.Notification){
-			func(context.Context, endpoint.Notification) { panic("no") },
+		cfg.Notify = []func(context.Context, recoverability.Notification){
+			func(context.Context, recoverability.Notification) { panic("no") },
 			telling(&told)[0],
-			func(context.Context, endpoint.Notification) { <-release },
+			func(context.Context, recoverability.Notification) { <-release },
 		}
 		r := harness.Start(t, cfg)
 		const messages = 150

@@ -10,9 +10,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/envelope"
 	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -152,7 +154,7 @@ func (b *relayBatch) dispatchSome(ctx context.Context, c *relayCall) {
 
 // conclude notes the outcomes of a call.
 func (b *relayBatch) conclude(ctx context.Context, c *relayCall) {
-	_, panicked := errors.AsType[*PanicError](c.err)
+	_, panicked := errors.AsType[*recoverability.PanicError](c.err)
 	if panicked && !b.apart && c.owners[0].row != c.owners[len(c.owners)-1].row {
 		b.apart = true // not known which row is the cause
 		b.ops, b.owners = append(b.ops, c.ops...), append(b.owners, c.owners...)
@@ -243,7 +245,7 @@ func (b *relayBatch) moveAll(ctx context.Context, c *relayCall) {
 
 // move sends operations in the commit that removes their row.
 func (r *relay) move(row *relayRow, ops []transport.Operation) (err error) {
-	defer catchPanic(&err)
+	defer panics.Catch(&err)
 	completer, ok := row.delivery.(transport.Completer)
 	if !ok {
 		return errNotReplaced
@@ -253,7 +255,7 @@ func (r *relay) move(row *relayRow, ops []transport.Operation) (err error) {
 
 // dispatch sends operations. A panic of the driver or of a behavior must not end the process, which would send them again when it starts.
 func (r *relay) dispatch(ctx context.Context, ops []transport.Operation) (err error) {
-	defer catchPanic(&err)
+	defer panics.Catch(&err)
 	if r.live.e.watchesRelay {
 		defer r.live.awaited(ctx, nameRelay)()
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/harness"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
@@ -267,8 +268,8 @@ func TestALongOutageMakesNoSuspects(t *testing.T) {
 		var written harness.Tally
 		cfg := storing(broker, db, &written)
 		cfg.Transport, cfg.Recoverability = &holdingBroker{broker, 10 * time.Minute}, once
-		cfg.Notify = []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
-			quarantined.Store(quarantined.Load() || n.Kind == endpoint.Quarantined)
+		cfg.Notify = []func(context.Context, recoverability.Notification){func(_ context.Context, n recoverability.Notification) {
+			quarantined.Store(quarantined.Load() || n.Kind == recoverability.Quarantined)
 		}}
 		r := harness.Start(t, cfg)
 		away.Store(true)

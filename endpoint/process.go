@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -68,7 +69,7 @@ func (in *incoming) process(ctx context.Context) {
 func (in *incoming) step(ctx context.Context, a *attempt) bool {
 	returned := false
 	defer func() {
-		if !returned && in.act(ctx, a, a.fail(ctx, errGoexit)) {
+		if !returned && in.act(ctx, a, a.fail(ctx, panics.ErrGoexit)) {
 			in.process(ctx)
 		}
 	}()

@@ -70,7 +70,9 @@ func (in *incoming) enterQuarantine(ctx context.Context) error {
 	in.log().WarnContext(ctx, "the process may crash over a message: it is moved to quarantine",
 		slog.String("message", in.logID()), slog.Int("attempt", n), slog.String("queue", q.queue))
 	f := in.facts(fmt.Errorf("delivered %d times: the process may crash over it", n))
-	report = func() { in.live.notify(ctx, Notification{Kind: Quarantined, To: q.queue, Failure: &f}) }
+	report = func() {
+		in.live.notify(ctx, recoverability.Notification{Kind: recoverability.Quarantined, To: q.queue, Failure: &f})
+	}
 	return nil
 }
 

@@ -598,7 +598,7 @@ func TestWaitingSuspectsHoldNoSlot(t *testing.T) {
 			return nil
 		}))
 		cfg.Concurrency = 4
-		cfg.Notify = append(cfg.Notify, func(ctx context.Context, _ endpoint.Notification) { <-ctx.Done() })
+		cfg.Notify = append(cfg.Notify, func(ctx context.Context, _ recoverability.Notification) { <-ctx.Done() })
 		r := harness.Start(t, cfg)
 		r.MustSend(harness.PlaceOrder{ID: "healthy"})
 		time.Sleep(8 * time.Second) // slow start is over
@@ -651,8 +651,8 @@ func TestAParkedMessageThatCannotBeMovedHoldsUpNobody(t *testing.T) {
 			handled.Add(o.ID)
 			return nil
 		}))
-		cfg.Notify = []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
-			if n.Kind == endpoint.CriticalError {
+		cfg.Notify = []func(context.Context, recoverability.Notification){func(_ context.Context, n recoverability.Notification) {
+			if n.Kind == recoverability.CriticalError {
 				critical.Add(1)
 			}
 		}}

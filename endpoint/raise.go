@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/internal/stateful"
 )
 
@@ -117,7 +118,7 @@ func (s *Session) raise(ctx context.Context, e any) error {
 
 // run calls the function. A panic is its error.
 func (r *Raised) run(ctx context.Context, s *Session, event any) (err error) {
-	defer catchPanic(&err)
+	defer panics.Catch(&err)
 	return r.call(ctx, s, event)
 }
 

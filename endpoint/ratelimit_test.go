@@ -128,7 +128,7 @@ func TestALimitAttemptsOneMessageAtATime(t *testing.T) {
 		cfg.Concurrency = 4
 		cfg.Recoverability.RateLimit = recoverability.RateLimit{After: 4, Delay: 10 * time.Second}
 		var told harness.Tally
-		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) {
+		cfg.Notify = append(cfg.Notify, func(_ context.Context, n recoverability.Notification) {
 			if strings.HasPrefix(string(n.Kind), "rate_limit") {
 				told.Add(fmt.Sprintf("%s %v", n.Kind, n.Failure.Err))
 			}

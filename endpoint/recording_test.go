@@ -339,7 +339,7 @@ func (st story) play(t *testing.T, v variant) []string {
 	s.cfg.Concurrency = 2
 	s.cfg.Recoverability.Immediate, s.cfg.Recoverability.Delayed = 1, 1
 	s.cfg.Logger = slog.New(slog.NewTextHandler(s, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	s.cfg.Notify = append(s.cfg.Notify, func(_ context.Context, n endpoint.Notification) {
+	s.cfg.Notify = append(s.cfg.Notify, func(_ context.Context, n recoverability.Notification) {
 		s.add("notify %s, retry %d, to %q, fallback %q", n.Kind, n.Retry, n.To, n.Fallback)
 	})
 	v.set(s)

@@ -159,7 +159,7 @@ func TestAPanicIsAFailureWithItsStack(t *testing.T) {
 		}
 		harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 		synctest.Wait()
-		var p *endpoint.PanicError
+		var p *recoverability.PanicError
 		if !errors.As(got, &p) || !errors.Is(got, errNo) {
 			t.Fatalf("the policy saw %v", got)
 		}

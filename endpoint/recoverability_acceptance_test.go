@@ -58,7 +58,7 @@ func TestWhatIsTriedToldLoggedAndKeptIsAsConfigured(t *testing.T) {
 				}))
 				cfg.Recoverability.Immediate, cfg.Recoverability.Delayed = test.immediate, test.delayed
 				cfg.Logger = slog.New(lines{&log})
-				cfg.Notify = append(telling(&told), func(_ context.Context, n endpoint.Notification) {
+				cfg.Notify = append(telling(&told), func(_ context.Context, n recoverability.Notification) {
 					var same *errBank
 					if !errors.As(n.Failure.Err, &same) || same != failed {
 						t.Errorf("%s was told of %v", n.Kind, n.Failure.Err)

@@ -19,14 +19,14 @@ import (
 type recovery struct {
 	*incoming
 
-	at        fault.Frame           // where the attempt failed
-	session   *Session              // of the Recover stage
-	result    result                // nil until the stage has come to its end
-	fallbacks []Notification        // that were taken, to be reported once the message is settled
-	logged    recoverability.Action // announced in the log last
-	finalised bool                  // Config.OnFinalFailure has been called
-	move      *execution            // the last move to an error queue that was tried; nil before
-	stage     overdue.Call          // of the Recover stage
+	at        fault.Frame                   // where the attempt failed
+	session   *Session                      // of the Recover stage
+	result    result                        // nil until the stage has come to its end
+	fallbacks []recoverability.Notification // that were taken, to be reported once the message is settled
+	logged    recoverability.Action         // announced in the log last
+	finalised bool                          // Config.OnFinalFailure has been called
+	move      *execution                    // the last move to an error queue that was tried; nil before
+	stage     overdue.Call                  // of the Recover stage
 }
 
 // result is how a recovery ended.
@@ -196,7 +196,7 @@ func (r *recovery) decide(ctx context.Context, f recoverability.Failure) (action
 	})
 	if err != nil {
 		r.logError(ctx, slog.LevelError, "the recoverability policy failed: moving the message to the error queue", err)
-		r.tookFallback(FallbackError, nil)
+		r.tookFallback(recoverability.FallbackError, nil)
 	}
 	if action == nil {
 		return r.toErrorQueue()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/pipeline"
@@ -57,7 +58,7 @@ type finalError struct{ errtree.Mark }
 // carryOut carries out rec.Action, or a fallback, and notifies of it: rec.Action is then the action that was
 // carried out. After an error the message is unsettled.
 func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err error) {
-	defer catchPanic(&err)
+	defer panics.Catch(&err)
 	sent, _ := r.session.end()
 	x := execution{recovery: r, rec: rec, sent: sent}
 	place := r.nextPlace() // before the message is settled: then its next attempt may be faster than this report
@@ -132,7 +133,7 @@ func (r *recovery) possible(ctx context.Context, action recoverability.Action) r
 	}
 	r.log().WarnContext(ctx, "an action cannot be carried out: moving the message to the error queue",
 		slog.String("message", r.logID()), slog.Any("action", action), slog.String("reason", why))
-	r.tookFallback(FallbackError, action)
+	r.tookFallback(recoverability.FallbackError, action)
 	return r.toErrorQueue()
 }
 

@@ -42,7 +42,7 @@ func (in *incoming) reportKept(ctx context.Context, err error) {
 	in.report(in.nextPlace(), func() {
 		in.live.critical(ctx, f)
 		if !in.settlement.completedFirst() {
-			in.live.notify(ctx, Notification{Kind: FallbackTaken, Failure: &f, Fallback: FallbackHeld})
+			in.live.notify(ctx, recoverability.Notification{Kind: recoverability.FallbackTaken, Failure: &f, Fallback: recoverability.FallbackHeld})
 		}
 	})
 }

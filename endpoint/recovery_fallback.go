@@ -94,7 +94,7 @@ func (x *execution) toErrorInstead(ctx context.Context, a recoverability.Action,
 	x.instead = a
 	err := x.moveToError(ctx, x.live.recoverability.ErrorQueue, native)
 	if err == nil {
-		x.tookFallback(FallbackError, a)
+		x.tookFallback(recoverability.FallbackError, a)
 	}
 	return err
 }
@@ -131,7 +131,7 @@ func (x *execution) toErrorQueues(ctx context.Context) error {
 			x.logError(ctx, slog.LevelError, "an error queue refused a message: trying the configured one", err)
 		}
 		if err = x.toError(ctx, recoverability.MoveToError{Queue: other}); err == nil {
-			x.tookFallback(FallbackQueue, wanted)
+			x.tookFallback(recoverability.FallbackQueue, wanted)
 		}
 	}
 	if _, ok := x.delivery.(transport.DeadLetterer); !ok || !x.native || x.settlement.completedFirst() || !refused(err) {
@@ -146,7 +146,7 @@ func (x *execution) toErrorQueues(ctx context.Context) error {
 		return err
 	}
 	x.rec.Action = dead
-	x.tookFallback(FallbackDeadLetter, wanted)
+	x.tookFallback(recoverability.FallbackDeadLetter, wanted)
 	return nil
 }
 
@@ -162,8 +162,8 @@ func (x *execution) toError(ctx context.Context, a recoverability.MoveToError) e
 }
 
 // fallbackOf are the fallbacks that the forms of a copy are.
-var fallbackOf = map[copies.Form]Fallback{
-	copies.Trimmed: FallbackTrimmed, copies.Minimal: FallbackMinimal, copies.Packed: FallbackPacked, copies.Original: FallbackOriginal,
+var fallbackOf = map[copies.Form]recoverability.Fallback{
+	copies.Trimmed: recoverability.FallbackTrimmed, copies.Minimal: recoverability.FallbackMinimal, copies.Packed: recoverability.FallbackPacked, copies.Original: recoverability.FallbackOriginal,
 }
 
 // to sends the first candidate of a copy that is not refused for its content. The broker decides: a bound of the driver for

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/internal/goroutines"
 	"github.com/holdfast-go/holdfast/recoverability"
 )
@@ -19,7 +20,7 @@ const (
 )
 
 // notify calls the functions of Config.Notify. It returns when they have, or their time is over.
-func (l *live) notify(ctx context.Context, n Notification) {
+func (l *live) notify(ctx context.Context, n recoverability.Notification) {
 	if len(l.e.cfg.Notify) == 0 {
 		return
 	}
@@ -52,7 +53,7 @@ func (l *live) notify(ctx context.Context, n Notification) {
 }
 
 // beginNotify has the watch count the call of the functions for a notification.
-func (l *live) beginNotify(n Notification) *overdue.Call {
+func (l *live) beginNotify(n recoverability.Notification) *overdue.Call {
 	call, queue, message := new(overdue.Call), "", ""
 	if n.Failure != nil {
 		queue, message = n.Failure.Queue, n.Failure.MessageID
@@ -63,19 +64,19 @@ func (l *live) beginNotify(n Notification) *overdue.Call {
 }
 
 // notifyOne calls one function, which may panic.
-func (l *live) notifyOne(ctx context.Context, f func(context.Context, Notification), n Notification) {
+func (l *live) notifyOne(ctx context.Context, f func(context.Context, recoverability.Notification), n recoverability.Notification) {
 	defer func() {
 		if v := recover(); v != nil {
 			l.e.cfg.Logger.ErrorContext(ctx, "a function of Config.Notify panicked",
-				slog.String("kind", string(n.Kind)), slog.String("panic", panicText(v)))
+				slog.String("kind", string(n.Kind)), slog.String("panic", panics.Text(v)))
 		}
 	}()
 	f(ctx, n)
 }
 
 // tookFallback records a fallback, to be reported once the message is settled.
-func (r *recovery) tookFallback(f Fallback, instead recoverability.Action) {
-	r.fallbacks = append(r.fallbacks, Notification{Kind: FallbackTaken, Fallback: f, Action: instead})
+func (r *recovery) tookFallback(f recoverability.Fallback, instead recoverability.Action) {
+	r.fallbacks = append(r.fallbacks, recoverability.Notification{Kind: recoverability.FallbackTaken, Fallback: f, Action: instead})
 }
 
 // notifyAction reports an action that was carried out, and the fallbacks that led to it.
@@ -84,27 +85,27 @@ func (r *recovery) notifyAction(ctx context.Context, action recoverability.Actio
 		n.Failure = &f
 		r.live.notify(ctx, n)
 	}
-	n := Notification{Failure: &f, Action: action}
+	n := recoverability.Notification{Failure: &f, Action: action}
 	switch a := action.(type) {
 	case recoverability.Retry:
-		n.Kind, n.Retry = ImmediateRetry, f.Immediate
+		n.Kind, n.Retry = recoverability.ImmediateRetry, f.Immediate
 	case recoverability.RetryInline:
-		n.Kind, n.Retry = InlineRetry, f.Inline+1
+		n.Kind, n.Retry = recoverability.InlineRetry, f.Inline+1
 	case recoverability.Delay:
-		n.Kind, n.Retry, n.To = DelayedRetry, f.Delayed+1, r.queue
+		n.Kind, n.Retry, n.To = recoverability.DelayedRetry, f.Delayed+1, r.queue
 	case recoverability.MoveToError:
-		n.Kind, n.To = MovedToError, a.Queue
+		n.Kind, n.To = recoverability.MovedToError, a.Queue
 	case recoverability.DeadLetter:
-		n.Kind = DeadLettered
+		n.Kind = recoverability.DeadLettered
 	case recoverability.Discard:
-		n.Kind = Discarded
+		n.Kind = recoverability.Discarded
 	}
 	r.live.notify(ctx, n)
 }
 
 // critical reports a condition that the endpoint cannot mend by itself.
 func (l *live) critical(ctx context.Context, f recoverability.Failure) {
-	l.notify(ctx, Notification{Kind: CriticalError, Failure: &f})
+	l.notify(ctx, recoverability.Notification{Kind: recoverability.CriticalError, Failure: &f})
 }
 
 // notificationOrder keeps the notifications of one message in order.

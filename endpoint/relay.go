@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -30,7 +31,7 @@ func (in *incoming) relayed(ctx context.Context) bool {
 }
 
 func (in *incoming) sendOn(ctx context.Context, ops []transport.Operation) (err error) {
-	defer catchPanic(&err)
+	defer panics.Catch(&err)
 	err = in.settlement.complete(ctx, nil, ops)
 	switch busy := in.settlement.busyQueue(); {
 	case err == nil:

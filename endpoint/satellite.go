@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/pipeline"
@@ -178,7 +179,7 @@ func (s *satellites) handle(sat transport.Satellite) handleFunc {
 
 // relay sends the operations that the driver derives from the message, and completes it.
 func (in *incoming) relay(ctx context.Context, sat transport.Satellite) (err error) {
-	defer catchPanic(&err)
+	defer panics.Catch(&err)
 	a := in.newAttempt()
 	ops, err := sat.Handle(ctx, a.receive.Message)
 	if dead, ok := errors.AsType[*transport.DeadLetteredError](err); ok {

@@ -108,8 +108,8 @@ func TestALongSearchForSatellitesIsACriticalError(t *testing.T) {
 		var done, critical harness.Tally
 		lookFailing(broker, &done, func(verb, _ string) bool { return verb == "Satellites" })
 		cfg := harness.Sales(broker)
-		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) {
-			if n.Kind == endpoint.CriticalError && errors.Is(n.Failure.Err, errNo) {
+		cfg.Notify = append(cfg.Notify, func(_ context.Context, n recoverability.Notification) {
+			if n.Kind == recoverability.CriticalError && errors.Is(n.Failure.Err, errNo) {
 				critical.Add(n.Failure.Queue)
 			}
 		})

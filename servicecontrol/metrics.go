@@ -7,6 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
 )
 
 // metrics are the values of one endpoint that wait to be sent.
@@ -41,7 +42,7 @@ const behavior = "servicecontrol to "
 func (m *metrics) observe(cfg *endpoint.Config, queue string) {
 	outermost(&cfg.Pipeline.Receive, behavior+queue, m.received)
 	outermost(&cfg.Pipeline.Dispatch, behavior+queue, m.dispatched)
-	cfg.Notify = append([]func(context.Context, endpoint.Notification){m.notified}, cfg.Notify...)
+	cfg.Notify = append([]func(context.Context, recoverability.Notification){m.notified}, cfg.Notify...)
 }
 
 func outermost[T any](s *pipeline.Stage[T], name string, b pipeline.Behavior[T]) {
@@ -85,9 +86,9 @@ func (m *metrics) processed(r *pipeline.Receive) {
 	}
 }
 
-func (m *metrics) notified(_ context.Context, n endpoint.Notification) {
+func (m *metrics) notified(_ context.Context, n recoverability.Notification) {
 	switch n.Kind {
-	case endpoint.ImmediateRetry, endpoint.InlineRetry, endpoint.DelayedRetry:
+	case recoverability.ImmediateRetry, recoverability.InlineRetry, recoverability.DelayedRetry:
 		m.retries.add(time.Now(), 1, typeOf(n.Failure.Headers.Get(header.EnclosedMessageTypes)))
 	default: // no retry
 	}

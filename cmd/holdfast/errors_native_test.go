@@ -43,8 +43,8 @@ func failAndReturn(t *testing.T, put func()) {
 			return errors.New("by the test")
 		})},
 		Recoverability: recoverability.Config{Immediate: recoverability.None, Delayed: 1, Delays: recoverability.Delays{Delay: 10 * time.Millisecond}},
-		Notify: []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
-			if n.Kind == endpoint.MovedToError {
+		Notify: []func(context.Context, recoverability.Notification){func(_ context.Context, n recoverability.Notification) {
+			if n.Kind == recoverability.MovedToError {
 				moved <- struct{}{}
 			}
 		}},

@@ -85,8 +85,8 @@ func crashWorker() error {
 	cfg.Concurrency = 16
 	cfg.Recoverability.Delays.Delay = 100 * time.Millisecond
 	cfg.Logger = nil
-	cfg.Notify = []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
-		if n.Kind == endpoint.Quarantined {
+	cfg.Notify = []func(context.Context, recoverability.Notification){func(_ context.Context, n recoverability.Notification) {
+		if n.Kind == recoverability.Quarantined {
 			fmt.Fprintln(ledger, n.Failure.MessageID)
 		}
 	}}

@@ -38,7 +38,7 @@ func TestFallbacks(t *testing.T) {
 
 func fallbacksOn(t *testing.T, broker transport.Transport, size int, want []string) {
 	var fallbacks []string
-	parked := make(chan endpoint.Notification, 10)
+	parked := make(chan recoverability.Notification, 10)
 	queue, errorQueue := brokertest.Name(t, "way"), brokertest.Name(t, "error")
 	cfg := endpoint.Config{
 		Name: queue, Transport: broker, Install: true,
@@ -52,8 +52,8 @@ func fallbacksOn(t *testing.T, broker transport.Transport, size int, want []stri
 				return recoverability.MoveToError{Queue: brokertest.Name(t, "nowhere")}
 			},
 		},
-		Notify: []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
-			if n.Kind == endpoint.FallbackTaken {
+		Notify: []func(context.Context, recoverability.Notification){func(_ context.Context, n recoverability.Notification) {
+			if n.Kind == recoverability.FallbackTaken {
 				fallbacks = append(fallbacks, string(n.Fallback))
 				return
 			}
@@ -65,7 +65,7 @@ func fallbacksOn(t *testing.T, broker transport.Transport, size int, want []stri
 	r.send(work{7}, endpoint.To(queue), endpoint.Header("Large", large), endpoint.MessageID("m-1"))
 	select {
 	case n := <-parked:
-		if n.Kind != endpoint.MovedToError || n.To != errorQueue {
+		if n.Kind != recoverability.MovedToError || n.To != errorQueue {
 			t.Errorf("told of %v to %q", n.Kind, n.To)
 		}
 	case <-time.After(timeLimit):

@@ -40,7 +40,7 @@ func fullHeaders(t *testing.T, broker transport.Transport, size int, audits, sto
 	queue, errorQueue, auditQueue := brokertest.Name(t, "full"), brokertest.Name(t, "error"), brokertest.Name(t, "audit")
 	var fails atomic.Bool
 	fails.Store(true)
-	handled, moved := make(chan string, 10), make(chan endpoint.Notification, 10)
+	handled, moved := make(chan string, 10), make(chan recoverability.Notification, 10)
 	cfg := endpoint.Config{
 		Name: queue, Transport: broker, Install: true, Messages: []endpoint.Message{endpoint.Command[work]("Way.Work")},
 		Handlers: []endpoint.Handler{endpoint.Handle(func(_ context.Context, s *endpoint.Session, _ work) error {
@@ -53,8 +53,8 @@ func fullHeaders(t *testing.T, broker transport.Transport, size int, audits, sto
 		Recoverability: recoverability.Config{
 			ErrorQueue: errorQueue, Immediate: 1, Delayed: 1, Delays: recoverability.Delays{Delay: time.Second},
 		},
-		Notify: []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
-			if n.Kind == endpoint.MovedToError || n.Kind == endpoint.DeadLettered || n.Kind == endpoint.CriticalError {
+		Notify: []func(context.Context, recoverability.Notification){func(_ context.Context, n recoverability.Notification) {
+			if n.Kind == recoverability.MovedToError || n.Kind == recoverability.DeadLettered || n.Kind == recoverability.CriticalError {
 				moved <- n
 			}
 		}},
@@ -110,11 +110,11 @@ func fullHeaders(t *testing.T, broker transport.Transport, size int, audits, sto
 }
 
 // movedToError fails the test unless the next notification is a move to the error queue.
-func movedToError(t *testing.T, moved <-chan endpoint.Notification) {
+func movedToError(t *testing.T, moved <-chan recoverability.Notification) {
 	t.Helper()
 	select {
 	case n := <-moved:
-		if n.Kind != endpoint.MovedToError {
+		if n.Kind != recoverability.MovedToError {
 			t.Fatalf("notified of %s: %v", n.Kind, n.Failure.Err)
 		}
 	case <-time.After(timeLimit):

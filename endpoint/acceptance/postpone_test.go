@@ -42,7 +42,7 @@ func TestALockedDestinationIsNoFailure(t *testing.T) {
 					}
 					return nil
 				})},
-				Notify: []func(context.Context, endpoint.Notification){func(context.Context, endpoint.Notification) { failures.Add(1) }},
+				Notify: []func(context.Context, recoverability.Notification){func(context.Context, recoverability.Notification) { failures.Add(1) }},
 			}
 			r := start(t, cfg)
 			if _, err := pool.Exec(t.Context(), `CREATE TABLE other (LIKE work INCLUDING ALL)`); err != nil {

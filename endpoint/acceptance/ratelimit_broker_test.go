@@ -55,8 +55,8 @@ func TestRateLimitHoldsNoTransaction(t *testing.T) {
 			}
 			return nil
 		})},
-		Notify: []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
-			if n.Kind == endpoint.RateLimitStarted {
+		Notify: []func(context.Context, recoverability.Notification){func(_ context.Context, n recoverability.Notification) {
+			if n.Kind == recoverability.RateLimitStarted {
 				close(started)
 			}
 		}},

@@ -72,8 +72,8 @@ func (c *conflicts) run(n int, handle func(ctx context.Context, tx pgx.Tx, n int
 		}
 		return err
 	})
-	cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) {
-		if n.Kind == endpoint.MovedToError {
+	cfg.Notify = append(cfg.Notify, func(_ context.Context, n recoverability.Notification) {
+		if n.Kind == recoverability.MovedToError {
 			c.ended <- struct{}{}
 		}
 	})

@@ -89,7 +89,7 @@ func (s *retrySuite) start(c recoverability.Config, do func(ctx context.Context,
 		s.attempts <- a
 		return err
 	})}
-	s.cfg.Notify = []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) { s.actions <- string(n.Kind) }}
+	s.cfg.Notify = []func(context.Context, recoverability.Notification){func(_ context.Context, n recoverability.Notification) { s.actions <- string(n.Kind) }}
 	s.running = start(s.t, s.cfg)
 }
 
@@ -218,7 +218,7 @@ func TestNonRetryableOnBrokers(t *testing.T) {
 		s.start(policyOf(resilience.Deferred, soon), func(context.Context, work, attempted) error { return resilience.NonRetryable(errNo) })
 		s.send(work{1})
 		s.want("1 of 3 in delivery 1")
-		if kind := within(s.t, s.actions, "the decision"); kind != string(endpoint.MovedToError) {
+		if kind := within(s.t, s.actions, "the decision"); kind != string(recoverability.MovedToError) {
 			s.t.Errorf("the decision is %s", kind)
 		}
 		s.written()

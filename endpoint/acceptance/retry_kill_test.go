@@ -46,7 +46,7 @@ func retryWorker() error {
 		}
 		return nil
 	})}
-	cfg.Notify = []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) { fmt.Println(n.Kind) }}
+	cfg.Notify = []func(context.Context, recoverability.Notification){func(_ context.Context, n recoverability.Notification) { fmt.Println(n.Kind) }}
 	cfg.Pipeline.Dispatch = onDispatch(func(next func() error) error {
 		err := next()
 		if err == nil {

@@ -161,7 +161,7 @@ func TestAFailedHandlerSendsOnlyWhatLeavesImmediately(t *testing.T) {
 
 func TestAPanicIsAFailure(t *testing.T) {
 	r := handle(t, sales(func(context.Context, *endpoint.Session, placeOrder) error { panic("out of stock") }), placeOrder{"1"})
-	var p *endpoint.PanicError
+	var p *recoverability.PanicError
 	if !errors.As(r.Err, &p) || p.Value != "out of stock" || r.Outcome != endpointtest.Retried {
 		t.Errorf("error %v, outcome %v", r.Err, r.Outcome)
 	}

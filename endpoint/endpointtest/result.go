@@ -12,7 +12,7 @@ type Result struct {
 	// Outcome is Completed, or the action after a failure.
 	Outcome Outcome
 	// Err is the error of a handler, of a behavior, or of decoding the message. Nil when Completed.
-	// A panic is an [endpoint.PanicError].
+	// A panic is an [recoverability.PanicError].
 	Err error
 	// Action is that of recoverability, with the delay or the queue. Nil when Completed.
 	Action recoverability.Action

@@ -50,13 +50,13 @@ func classicAttempts(b *testing.B, kind rabbitmq.QueueType) {
 				return errors.New("always fails")
 			})},
 			Recoverability: recoverability.Config{Delays: recoverability.Delays{Delay: time.Second}},
-			Notify: []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
-				if n.Kind == endpoint.Quarantined {
+			Notify: []func(context.Context, recoverability.Notification){func(_ context.Context, n recoverability.Notification) {
+				if n.Kind == recoverability.Quarantined {
 					mu.Lock()
 					defer mu.Unlock()
 					quarantined++
 				}
-				if n.Kind == endpoint.MovedToError {
+				if n.Kind == recoverability.MovedToError {
 					givenUp <- struct{}{}
 				}
 			}},

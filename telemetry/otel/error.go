@@ -3,12 +3,12 @@ package otel
 import (
 	"fmt"
 
-	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/errtree"
+	"github.com/holdfast-go/holdfast/recoverability"
 )
 
 // errPanicked stands for the error of a step that panicked. The endpoint makes a similar one of the panic.
-var errPanicked error = &endpoint.PanicError{Value: "it did not return"}
+var errPanicked error = &recoverability.PanicError{Value: "it did not return"}
 
 // errorType is the Go type of the error that tells most, as in the fault headers: what only adds text, or a mark of
 // package recoverability, is looked through. nil has none.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -42,7 +43,7 @@ func Instrument(cfg *endpoint.Config, opts Options) {
 	outermost(&p.Dispatch, in.dispatch)
 	outermost(&p.Recover, in.recover)
 	outermost(&p.Relay, in.relay)
-	cfg.Notify = append([]func(context.Context, endpoint.Notification){in.notified}, cfg.Notify...)
+	cfg.Notify = append([]func(context.Context, recoverability.Notification){in.notified}, cfg.Notify...)
 	if cfg.Transport != nil && !cfg.SendOnly {
 		cfg.Transport = in.observe(cfg.Transport, in.metrics.labels, cfg.Name, cfg.Recoverability.WithDefaults().ErrorQueue)
 	}

@@ -7,13 +7,12 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
 // notified counts the actions for failed messages, and records them on their spans. Outside the Recover stage, as after
 // its failure, they are counted without the message's type.
-func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification) {
+func (in *instrumentation) notified(ctx context.Context, n recoverability.Notification) {
 	m := in.metrics
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
 	l := label{destination: n.Failure.Queue}
@@ -24,19 +23,19 @@ func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification
 		l.errorType, l.errorClass = errorType(n.Failure.Err), recoverability.Class(n.Failure.Err)
 	}
 	switch n.Kind {
-	case endpoint.RateLimitStarted:
+	case recoverability.RateLimitStarted:
 		m.limits.Add(ctx, 1, m.labels.of(label{message: n.Failure.Type}).add...)
-	case endpoint.RateLimitEnded:
+	case recoverability.RateLimitEnded:
 		m.limits.Add(ctx, -1, m.labels.of(label{message: n.Failure.Type}).add...)
-	case endpoint.FallbackTaken:
+	case recoverability.FallbackTaken:
 		l.fallback = string(n.Fallback)
 		m.fallbacks.Add(ctx, 1, m.labels.of(l).add...)
 		a.event(eventFallback, keyFallback.String(l.fallback))
-	case endpoint.Quarantined,
-		endpoint.ImmediateRetry, endpoint.InlineRetry, endpoint.DelayedRetry, endpoint.MovedToError, endpoint.DeadLettered, endpoint.Discarded:
+	case recoverability.Quarantined,
+		recoverability.ImmediateRetry, recoverability.InlineRetry, recoverability.DelayedRetry, recoverability.MovedToError, recoverability.DeadLettered, recoverability.Discarded:
 		name, attrs := described(n.Action)
 		l.action = name
-		if n.Kind == endpoint.Quarantined {
+		if n.Kind == recoverability.Quarantined {
 			l.action = actionQuarantine
 		}
 		m.actions.Add(ctx, 1, m.labels.of(l).add...)
@@ -50,7 +49,7 @@ func (in *instrumentation) notified(ctx context.Context, n endpoint.Notification
 }
 
 // scheduled records a retry by a policy, whose number counts from 1.
-func (a *attempt) scheduled(n endpoint.Notification) {
+func (a *attempt) scheduled(n recoverability.Notification) {
 	policy := n.Failure.Resilience().Policy.Name
 	if policy == "" {
 		return

@@ -122,13 +122,13 @@ func TestAnActionAfterAFailedRecoverStageIsCountedToo(t *testing.T) {
 
 func TestUsersNotificationsAreKept(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
-		var kinds []endpoint.NotificationKind
+		var kinds []recoverability.NotificationKind
 		tel := newTelemetry(t)
 		cfg := harness.Sales(broker, failing(errors.New("no funds")))
 		cfg.Recoverability = once
-		cfg.Notify = append(cfg.Notify, func(_ context.Context, n endpoint.Notification) { kinds = append(kinds, n.Kind) })
+		cfg.Notify = append(cfg.Notify, func(_ context.Context, n recoverability.Notification) { kinds = append(kinds, n.Kind) })
 		tel.start(cfg).send(t.Context(), harness.PlaceOrder{ID: "1"})
-		if diff := cmp.Diff([]endpoint.NotificationKind{endpoint.MovedToError}, kinds); diff != "" {
+		if diff := cmp.Diff([]recoverability.NotificationKind{recoverability.MovedToError}, kinds); diff != "" {
 			t.Error(diff)
 		}
 	})

@@ -39,8 +39,8 @@ func TestPropertiesOfUpTo64KiBMove(t *testing.T) {
 			s := run(t, on(ns), func(cfg *endpoint.Config) {
 				cfg.Concurrency, cfg.AuditQueue = 1, "audit"
 				cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None}
-				cfg.Notify = []func(context.Context, endpoint.Notification){func(_ context.Context, n endpoint.Notification) {
-					if n.Kind != endpoint.FallbackTaken {
+				cfg.Notify = []func(context.Context, recoverability.Notification){func(_ context.Context, n recoverability.Notification) {
+					if n.Kind != recoverability.FallbackTaken {
 						settled <- string(n.Kind)
 					}
 				}}
@@ -53,7 +53,7 @@ func TestPropertiesOfUpTo64KiBMove(t *testing.T) {
 			queue := "error"
 			if !fails && size < 65_000 {
 				queue = "audit"
-			} else if kind := await(t, "the message moves", settled); kind != string(endpoint.MovedToError) {
+			} else if kind := await(t, "the message moves", settled); kind != string(recoverability.MovedToError) {
 				t.Errorf("%d bytes, fails %v: %s", size, fails, kind)
 			}
 			got := copies.Unpacked(next(t, receive(t, c, queue)).Message())

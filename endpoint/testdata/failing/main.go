@@ -32,7 +32,7 @@ func main() {
 		Messages:       []endpoint.Message{endpoint.Command[order]("order"), endpoint.Command[payment]("payment")},
 		Handlers:       []endpoint.Handler{endpoint.Handle(charge), endpoint.Handle(refund)},
 		Recoverability: recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None},
-		Notify:         []func(context.Context, endpoint.Notification){func(context.Context, endpoint.Notification) { moved <- struct{}{} }},
+		Notify:         []func(context.Context, recoverability.Notification){func(context.Context, recoverability.Notification) { moved <- struct{}{} }},
 	})
 	if err != nil {
 		log.Fatal(err)

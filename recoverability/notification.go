@@ -1,19 +1,17 @@
-package endpoint
-
-import "github.com/holdfast-go/holdfast/recoverability"
+package recoverability
 
 // Notification reports an action that was carried out on a failed message, or a condition that the endpoint
-// cannot mend by itself. The functions of [Config.Notify] get it after the fact, so the next attempt may
+// cannot mend by itself. The functions of endpoint.Config.Notify get it after the fact, so the next attempt may
 // already run. An action that could not be carried out is not reported. The notifications of one message are
 // in order, unless a function takes its full 10 s.
 type Notification struct {
 	Kind NotificationKind
 	// Action is the action that was carried out; with FallbackTaken the one that failed. Nil where none was decided.
-	Action recoverability.Action
+	Action Action
 	// Failure is the message and its error. It is never nil. For a condition that concerns no single message,
 	// such as a queue that cannot be received from, only Queue, Type, Err and Now are set, as far as they
 	// are known. It must not be changed.
-	Failure *recoverability.Failure
+	Failure *Failure
 	// Retry counts from 1: with ImmediateRetry the retries of this cycle, with InlineRetry those of this delivery, with
 	// DelayedRetry those of the message, this one included. Otherwise 0.
 	Retry int

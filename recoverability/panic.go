@@ -1,13 +1,9 @@
-package endpoint
+package recoverability
 
 import (
-	"context"
-	"errors"
-	"runtime/debug"
+	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/holdfast-go/holdfast/internal/callback"
 )
 
 // PanicError is the error of a handler or behavior that panicked.
@@ -16,7 +12,17 @@ type PanicError struct {
 	Stack []byte // of the goroutine, at the panic
 }
 
-func (e *PanicError) Error() string { return "panic: " + panicText(e.Value) }
+func (e *PanicError) Error() string { return "panic: " + e.Text() }
+
+// Text returns the text of Value, whose methods may panic.
+func (e *PanicError) Text() (text string) {
+	defer func() {
+		if recover() != nil {
+			text = fmt.Sprintf("%T", e.Value)
+		}
+	}()
+	return fmt.Sprint(e.Value)
+}
 
 // Unwrap returns the error that it panicked with, if it was one.
 func (e *PanicError) Unwrap() error {
@@ -57,26 +63,7 @@ func (e *PanicError) StackTrace() string {
 }
 
 var framework = []string{
-	"github.com/holdfast-go/holdfast/endpoint.", "github.com/holdfast-go/holdfast/internal/pump.",
+	"github.com/holdfast-go/holdfast/endpoint.", "github.com/holdfast-go/holdfast/endpoint/internal/",
+	"github.com/holdfast-go/holdfast/internal/pump.",
 	"github.com/holdfast-go/holdfast/telemetry/otel.",
-}
-
-// apart calls a function of the user's in a goroutine of its own, so that one that ends its goroutine ends no more than
-// that. A panic and such an end are its error.
-func apart(f func() error) error {
-	err := callback.Run(context.Background(), func() (err error) {
-		defer catchPanic(&err)
-		return f()
-	})
-	if errors.Is(err, callback.ErrGoexit) {
-		return errGoexit
-	}
-	return err
-}
-
-// catchPanic turns a panic of the function that defers it into its error.
-func catchPanic(err *error) {
-	if v := recover(); v != nil {
-		*err = &PanicError{Value: v, Stack: debug.Stack()}
-	}
 }
