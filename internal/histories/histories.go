@@ -3,6 +3,7 @@
 package histories
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"reflect"
@@ -63,16 +64,27 @@ func (c Count) now() int {
 
 func run(t *testing.T, pkg string, seed uint64, history func(*testing.T, *rand.Rand)) {
 	t.Helper()
-	name := t.Name()
+	command := fmt.Sprintf("%s=%d go test -run='^%s$' %s repeats the history",
+		seedVariable, seed, t.Name(), pkg)
+	defer afterPanic(command) // of synctest, if all goroutines are blocked
 	synctest.Test(t, func(t *testing.T) {
 		t.Cleanup(func() { // a Cleanup runs behind t.FailNow and behind the cleanups of the history
 			if t.Failed() {
-				t.Logf("%s=%d go test -run='^%s$' %s repeats the history",
-					seedVariable, seed, name, pkg)
+				t.Log(command)
 			}
 		})
+		defer afterPanic(command)
 		history(t, rand.New(rand.NewPCG(seed, 0))) //nolint:gosec // the history is to be repeated
 	})
+}
+
+// afterPanic prints the command if the function that defers afterPanic panics. A panic ends the
+// process, and nothing prints the log of the history.
+func afterPanic(command string) {
+	if v := recover(); v != nil {
+		fmt.Fprintln(os.Stderr, command)
+		panic(v) //nolint:forbidigo // the panic goes on
+	}
 }
 
 // packageOf returns the path of the package that declares a function.

@@ -47,6 +47,26 @@ func TestAFailedHistoryIsRepeated(t *testing.T) {
 	}
 }
 
+// The command is printed also if the goroutines of a history are blocked, and if a history panics.
+func TestAHistoryThatPanicsIsRepeated(t *testing.T) {
+	ends := map[string]func(){
+		"blocked": func() { select {} },
+		"leaving": func() { go func() { select {} }() },
+		"panic":   func() { panic("no") },
+	}
+	if end := ends[os.Getenv("HISTORIES_END")]; end != nil {
+		Run(t, Count{Short: 4, Test: 4, Soak: 4}, func(*testing.T, *rand.Rand) { end() })
+		return
+	}
+	for name := range ends {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), "HISTORIES_END="+name, "HOLDFAST_SEED=")
+		if out, err := cmd.CombinedOutput(); err == nil || strings.Count(string(out), "HOLDFAST_SEED=") != 1 {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+	}
+}
+
 // A seed that is no number fails the test.
 func TestASeedIsANumber(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAFailedHistoryIsRepeated$")
