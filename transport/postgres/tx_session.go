@@ -107,10 +107,9 @@ func mayLeave(sql string) bool {
 		switch c := sql[i]; {
 		case c == '-':
 			comment = true
-		case c == ';' || c == '/' || comment && c == '\n':
+		case c == ';' || c == '/' || comment && (c == '\n' || c == '\r'):
 			begins, comment = true, false
-		case !isWord(c):
-			begins = begins && (c == ' ' || c == '\t' || c == '\r' || c == '\n')
+		case !isWord(c): // a statement begins with its first word
 		case i > 0 && isWord(sql[i-1]):
 		case strings.IndexByte("surldpth", c|0x20) < 0:
 			begins = false
@@ -168,7 +167,8 @@ func leaves(words []string) string {
 			temporary = false
 		case w == "HOLD" && word(words, i-1) == "WITH" && words[0] == "DECLARE":
 			return "WITH HOLD"
-		case strings.HasPrefix(w, "PG_ADVISORY_LOCK"), strings.HasPrefix(w, "PG_TRY_ADVISORY_LOCK"):
+		case w == "PG_ADVISORY_LOCK", w == "PG_ADVISORY_LOCK_SHARED",
+			w == "PG_TRY_ADVISORY_LOCK", w == "PG_TRY_ADVISORY_LOCK_SHARED":
 			return strings.ToLower(w)
 		case w == "SET_CONFIG" && !isLocal(words[i+1:]):
 			return "set_config"
@@ -249,7 +249,7 @@ func (s *statementWords) next() (words []string, more bool) {
 			s.sql = s.sql[1:]
 			return words, true
 		case strings.HasPrefix(s.sql, "--"):
-			s.skipTo("\n")
+			s.skipLine()
 		case strings.HasPrefix(s.sql, "/*"):
 			s.skipComment()
 		case c == '\'':
@@ -283,6 +283,15 @@ func isWord(c byte) bool { return c == '_' || c >= 0x80 || c|0x20 >= 'a' && c|0x
 
 // skipTo skips what is before the next end, and end.
 func (s *statementWords) skipTo(end string) { _, s.sql, _ = strings.Cut(s.sql, end) }
+
+// skipLine skips a comment up to the end of its line.
+func (s *statementWords) skipLine() {
+	if end := strings.IndexAny(s.sql, "\n\r"); end >= 0 {
+		s.sql = s.sql[end:]
+	} else {
+		s.sql = ""
+	}
+}
 
 // skipComment skips a comment, in which others may nest.
 func (s *statementWords) skipComment() {

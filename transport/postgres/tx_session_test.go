@@ -53,20 +53,23 @@ func TestWhatStatementsLeaveInTheirSession(t *testing.T) {
 		"SELECT 1 AS a INTO LOCAL TEMP t":                 "TEMPORARY",
 		"CREATE TABLE pg_temp.t (a int)":                  "TEMPORARY",
 		"CREATE OR REPLACE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql AS 'SELECT 1'": "TEMPORARY",
-		"SELECT 1 AS a INTO pg_temp.t":                                       "TEMPORARY",
-		"CREATE TABLE pg_temp.t (a int) ON COMMIT DROP":                      "",
-		"INSERT INTO pg_temp.t VALUES (1)":                                   "",
-		"INSERT INTO temp (a) VALUES (1)":                                    "",
-		"MERGE INTO temp USING t ON a = b WHEN MATCHED THEN DELETE":          "",
-		"SELECT local.temp, global.temp FROM local, global":                  "",
-		"ALTER TABLE t ADD temp int":                                         "",
-		"WITH hold AS (SELECT 1) SELECT 1 FROM hold":                         "",
-		"CREATE TEMP TABLE t (a int) ON COMMIT DROP":                         "",
-		"SELECT temp FROM weather":                                           "",
-		"DECLARE c CURSOR WITH HOLD FOR SELECT 1":                            "WITH HOLD",
-		"SELECT pg_advisory_lock(1)":                                         "pg_advisory_lock",
-		"SELECT pg_catalog.PG_Try_Advisory_Lock_Shared($1)":                  "pg_try_advisory_lock_shared",
-		"SELECT pg_advisory_xact_lock(1)":                                    "",
+		"SELECT 1 AS a INTO pg_temp.t":                                "TEMPORARY",
+		"CREATE TABLE pg_temp.t (a int) ON COMMIT DROP":               "",
+		"INSERT INTO pg_temp.t VALUES (1)":                            "",
+		"INSERT INTO temp (a) VALUES (1)":                             "",
+		"MERGE INTO temp USING t ON a = b WHEN MATCHED THEN DELETE":   "",
+		"SELECT local.temp, global.temp FROM local, global":           "",
+		"ALTER TABLE t ADD temp int":                                  "",
+		"WITH hold AS (SELECT 1) SELECT 1 FROM hold":                  "",
+		"CREATE TEMP TABLE t (a int) ON COMMIT DROP":                  "",
+		"SELECT temp FROM weather":                                    "",
+		"DECLARE c CURSOR WITH HOLD FOR SELECT 1":                     "WITH HOLD",
+		"SELECT pg_advisory_lock(1)":                                  "pg_advisory_lock",
+		"SELECT pg_catalog.PG_Try_Advisory_Lock_Shared($1)":           "pg_try_advisory_lock_shared",
+		"SELECT pg_advisory_xact_lock(1)":                             "",
+		"SELECT pg_advisory_lock_of(1), set_config('a.b', 'x', true)": "",
+		"\f\vSET a = 1":                                                      "SET",
+		"-- a comment\rSET a = 1":                                            "SET",
 		"SELECT set_config('a.b', $1, false)":                                "set_config",
 		"SELECT set_config('a.b', $1, $2)":                                   "set_config",
 		"SELECT set_config('a.b', upper($1), true)":                          "",
@@ -101,7 +104,7 @@ func TestStatementsThatMayTakeAnotherRole(t *testing.T) {
 }
 
 func FuzzStatements(f *testing.F) {
-	for _, sql := range []string{"SET a = 1", "$a$ $a", "/*/**/", "'\\", `"`, "SELECT $1", "E'\\'", "set_config((", "\xff;temp"} {
+	for _, sql := range []string{"SET a = 1", "$a$ $a", "/*/**/", "'\\", `"`, "SELECT $1", "E'\\'", "set_config((", "\xff;temp", "0set", "-\rSet", "pg_advisory_lock0"} {
 		f.Add(sql)
 	}
 	f.Fuzz(func(t *testing.T, sql string) {
