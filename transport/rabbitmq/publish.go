@@ -213,16 +213,26 @@ func (b *batch) send(ctx context.Context, i int, to route, msg *amqp.Publishing)
 	return nil
 }
 
-// awaitLate waits while answers for a destination are late, but for a broker that takes no messages at all. The batch
-// settles its own messages first, because they hold places in the window.
+// awaits returns a channel that is closed when a publish to a destination need not wait any more, or nil if it need not
+// wait: answers are not late, or the broker takes no messages at all.
+func (b *batch) awaits(to route) (again <-chan struct{}) {
+	if b.to.blocked.Load() != nil {
+		return nil
+	}
+	return b.to.unanswered.late(to)
+}
+
+// awaitLate waits while answers for a destination are late. The batch settles its own messages first, because they hold
+// places in the window.
 func (b *batch) awaitLate(ctx context.Context, to route) error {
-	if b.to.blocked.Load() != nil || b.to.unanswered.late(to) == nil {
+	if b.awaits(to) == nil {
 		return nil
 	}
 	b.settle(ctx)
 	limit := time.NewTimer(maxAnswer)
 	defer limit.Stop()
-	for again := b.to.unanswered.late(to); again != nil; again = b.to.unanswered.late(to) {
+	for again := b.awaits(to); again != nil; again = b.awaits(to) {
+		limit.Reset(maxAnswer)
 		select {
 		case <-again:
 		case <-limit.C: // the destination is silent now

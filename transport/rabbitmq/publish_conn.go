@@ -79,6 +79,7 @@ func (p *publisher) watchBlocked(blocks <-chan amqp.Blocking) {
 		}
 		if b.Active {
 			p.blocked.Store(&blocking{reason: b.Reason, over: make(chan struct{})})
+			p.unanswered.blocked()
 		}
 	}
 }

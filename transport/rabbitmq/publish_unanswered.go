@@ -159,6 +159,15 @@ func (s *silence) wake() {
 	}
 }
 
+// blocked ends the wait of all publishes, because the broker takes no messages at all.
+func (u *unanswered) blocked() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, s := range u.destinations {
+		s.wake()
+	}
+}
+
 // wait counts n publishes of a batch on a channel whose caller has waited lateAnswer. It reports whether another channel is
 // to replace the channel.
 func (u *unanswered) wait(to route, n int, on *sender) (replace bool) {

@@ -1,0 +1,77 @@
+package rabbitmq
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// heldBatch returns a batch for a destination whose answers are late.
+func heldBatch(to route) *batch {
+	p := &publisher{}
+	p.unanswered.log = slog.New(slog.DiscardHandler)
+	p.unanswered.wait(to, maxLate, &sender{})
+	return &batch{to: p}
+}
+
+// A publish that waits while further answers come and are late again waits no longer than maxAnswer after the last answer.
+func TestAPublishIsNotHeldForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := route{key: "late", mandatory: true}
+		b := heldBatch(to)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- b.awaitLate(ctx, to) }()
+		time.Sleep(maxAnswer / 2)
+		synctest.Wait()
+		u := &b.to.unanswered
+		u.mu.Lock() // the destination is late again before the publish sees the answer
+		u.destinations[to].wake()
+		u.mu.Unlock()
+		time.Sleep(maxAnswer)
+		synctest.Wait()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("the publish still waits")
+			cancel()
+			<-done
+		}
+	})
+}
+
+// While the broker takes no messages at all, a destination whose answers are late does not become silent.
+func TestABlockedBrokerMakesNoHeldDestinationSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := route{key: "late", mandatory: true}
+		b := heldBatch(to)
+		done := make(chan error, 1)
+		go func() { done <- b.awaitLate(t.Context(), to) }()
+		synctest.Wait()
+		blocks := make(chan amqp.Blocking)
+		defer close(blocks)
+		go b.to.watchBlocked(blocks)
+		began := time.Now()
+		blocks <- amqp.Blocking{Active: true, Reason: "memory"}
+		if err := <-done; err != nil || time.Since(began) > 0 {
+			t.Errorf("the publish was held for %v: %v", time.Since(began), err)
+		}
+		time.Sleep(maxAnswer)
+		blocks <- amqp.Blocking{}
+		synctest.Wait()
+		if b.awaits(to) == nil {
+			t.Error("publishes do not wait after the alarm")
+		}
+		if isRefused(&b.to.unanswered, to) {
+			t.Error("the destination is silent")
+		}
+	})
+}
