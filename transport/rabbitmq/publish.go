@@ -379,7 +379,9 @@ func (b *batch) lateAnswer(ctx context.Context, s sent) error {
 		}
 		switch {
 		case past < len(pauses):
-			b.to.unanswered.tell(s.route)
+			if b.to.unanswered.tell(s.route, s.sender) {
+				s.sender.wearOut()
+			}
 			pause.Reset(pauses[past])
 		case b.to.blocked.Load() == nil:
 			b.tooLate = true

@@ -75,3 +75,25 @@ func TestABlockedBrokerMakesNoHeldDestinationSilent(t *testing.T) {
 		}
 	})
 }
+
+// Two queues become late within replaceEvery. The channel of each is replaced.
+func TestASecondLateQueueGetsAnotherChannel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := unanswered{log: slog.New(slog.DiscardHandler)}
+		first, second := route{key: "first", mandatory: true}, route{key: "second", mandatory: true}
+		one, two := new(sender), new(sender)
+		if !u.wait(first, 100, one) {
+			t.Error("the first channel stays")
+		}
+		one.wear.replace()
+		time.Sleep(time.Millisecond)
+		if u.wait(second, 100, two) {
+			t.Error("channels follow each other quickly")
+		}
+		time.Sleep(slowAnswer - lateAnswer)
+		u.wait(first, 1, one) // a trial
+		if !u.tell(second, two) {
+			t.Error("the second channel stays")
+		}
+	})
+}

@@ -20,8 +20,9 @@ const (
 	// taken (quorum_commands_soft_limit, RabbitMQ 3.8 to 4.1). With more the channel accepts 400
 	// further messages for whatever queue, and then the broker stops to read from the connection.
 	maxLate = 8
-	// replaceEvery is the shortest time between two channels that are opened for late answers.
-	replaceEvery = 5 * time.Second
+	// replaceEvery is the shortest time between two channels that are opened for late answers. It is shorter than the
+	// time between lateAnswer and slowAnswer: a caller asks for another channel at both.
+	replaceEvery = 4 * time.Second
 	// slowAnswer is how long an answer takes before the driver says so.
 	slowAnswer = 5 * time.Second
 	// maxAnswer is how long a caller waits for an answer while the broker reads from the connection.
@@ -188,24 +189,27 @@ func (u *unanswered) replaces(s *silence, on *sender, now time.Time) bool {
 	if s.via == nil {
 		s.via = on
 	}
-	if s.via != on || now.Sub(u.replaced) < replaceEvery {
+	if s.via != on || on.wear.isReplaced() || now.Sub(u.replaced) < replaceEvery {
 		return false
 	}
 	u.replaced = now
 	return true
 }
 
-// tell logs once that a destination does not answer.
-func (u *unanswered) tell(to route) {
+// tell logs once that a destination does not answer, after a publish on a channel. It reports whether another channel is
+// to replace the channel.
+func (u *unanswered) tell(to route, on *sender) (replace bool) {
 	to = to.destination()
 	u.mu.Lock()
 	s := u.destinations[to]
 	first := !s.told
 	s.told = true
+	replace = u.replaces(s, on, time.Now())
 	u.mu.Unlock() // the log may be slow, and each publish needs mu
 	if first {
 		u.log.Warn("the broker does not confirm messages for a queue: the queue may have lost its majority", "queue", to.name())
 	}
+	return replace
 }
 
 // waited ends wait.

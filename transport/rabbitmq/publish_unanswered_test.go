@@ -160,6 +160,11 @@ func TestLatePublishes(t *testing.T) {
 		if u.wait(to, 1, one) || !u.wait(to, 1, two) {
 			t.Error("the channel that has late answers is replaced after a while")
 		}
+		two.wear.replace()
+		time.Sleep(replaceEvery)
+		if u.wait(to, 1, two) {
+			t.Error("a channel is replaced that has been replaced")
+		}
 		if u.wait(other, 1, two) || u.late(other) != nil {
 			t.Error("another destination is late")
 		}
@@ -171,7 +176,7 @@ func TestLatePublishes(t *testing.T) {
 		}
 		u.wait(to, maxLate, two)
 		again = u.late(to)
-		u.add(to, nil)
+		u.add(to, &sender{})
 		u.silent(to)
 		<-again
 		if u.late(to) != nil || !isRefused(&u, to) {
@@ -183,7 +188,7 @@ func TestLatePublishes(t *testing.T) {
 		}
 		u.remove(to)
 		u.waited(other, 1)
-		u.waited(to, 2*maxLate+3)
+		u.waited(to, 2*maxLate+4)
 		u.wait(to, maxLate, one)
 		again = u.late(to)
 		time.Sleep(maxAnswer)
@@ -238,7 +243,7 @@ func TestUnansweredPublishes(t *testing.T) {
 			if refused(silent) {
 				t.Fatalf("refused after %d", n)
 			}
-			u.add(silent, nil)
+			u.add(silent, &sender{})
 		}
 		if !refused(silent) || refused(other) {
 			t.Error("the bound is for each destination")
@@ -248,7 +253,7 @@ func TestUnansweredPublishes(t *testing.T) {
 		if refused(silent) || !refused(silent) {
 			t.Error("a trial is let through, and no more")
 		}
-		u.add(silent, nil)
+		u.add(silent, &sender{})
 		if !refused(silent) {
 			t.Error("a trial without an answer ends the silence")
 		}
@@ -265,7 +270,7 @@ func TestUnansweredPublishes(t *testing.T) {
 		if refused(silent) {
 			t.Error("an answer does not end the silence")
 		}
-		u.add(silent, nil)
+		u.add(silent, &sender{})
 		if !refused(silent) {
 			t.Error("a further one without an answer does not begin another silence")
 		}
@@ -285,17 +290,17 @@ func TestASlowDestinationIsNamed(t *testing.T) {
 		u := unanswered{log: slog.New(slog.NewTextHandler(&lines, nil))}
 		to := route{key: "slow", mandatory: true}
 		named := func() bool { return strings.Contains(strings.Join(u.warnings(), "\n"), `"slow"`) }
-		u.add(to, nil) // by a caller that did not wait for long
+		u.add(to, &sender{}) // by a caller that did not wait for long
 		if named() {
 			t.Error("the queue is named at once")
 		}
 		u.remove(to)
 		for range 3 {
-			u.wait(to, 1, nil)
+			u.wait(to, 1, &sender{})
 		}
 		time.Sleep(slowAnswer - lateAnswer)
 		for range 3 {
-			u.tell(to)
+			u.tell(to, &sender{})
 		}
 		if !named() || strings.Count(lines.String(), "does not confirm") != 1 {
 			t.Errorf("warnings %q, log:\n%s", u.warnings(), &lines)
@@ -303,7 +308,7 @@ func TestASlowDestinationIsNamed(t *testing.T) {
 		if isRefused(&u, to) {
 			t.Error("refused while callers wait")
 		}
-		u.add(to, nil)
+		u.add(to, &sender{})
 		u.silent(to)
 		for pause := minTrial; pause <= maxTrial; pause *= 2 {
 			if !isRefused(&u, to) {
@@ -348,8 +353,8 @@ func TestASlowLogDelaysNoOtherQueue(t *testing.T) {
 	slow, other := route{key: "slow", mandatory: true}, route{key: "other", mandatory: true}
 	var all sync.WaitGroup
 	all.Go(func() {
-		u.wait(slow, 1, nil)
-		u.tell(slow)
+		u.wait(slow, 1, &sender{})
+		u.tell(slow, &sender{})
 	})
 	for !u.some.Load() {
 		runtime.Gosched()
@@ -366,11 +371,11 @@ func TestAbandonedPublishesOfAllDestinations(t *testing.T) {
 	t.Parallel()
 	u := unanswered{log: slog.New(slog.DiscardHandler)}
 	for i := range maxAbandoned {
-		if free, _ := u.add(route{key: string(rune('a' + i%200)), mandatory: true}, nil); !free {
+		if free, _ := u.add(route{key: string(rune('a' + i%200)), mandatory: true}, &sender{}); !free {
 			t.Fatalf("publish %d keeps its place", i)
 		}
 	}
-	if free, _ := u.add(route{key: "one more"}, nil); free {
+	if free, _ := u.add(route{key: "one more"}, &sender{}); free {
 		t.Error("a publish over the bound gives its place back")
 	}
 }

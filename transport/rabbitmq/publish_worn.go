@@ -51,6 +51,13 @@ func (w *wear) replace() bool {
 	return w.users == 0
 }
 
+// isReplaced reports whether another channel has replaced this one.
+func (w *wear) isReplaced() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.replaced
+}
+
 // abandon counts an abandoned publish.
 func (w *wear) abandon(tag uint64) {
 	if w.abandoned.Add(1) == 1 {
