@@ -26,11 +26,7 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	}
 	defer b.release()
 	b.ops, b.flight = ops, make([]sent, 0, len(ops))
-	for i := range ops {
-		if err := b.publish(ctx, i); err != nil {
-			b.failed = append(b.failed, transport.OpError{Index: i, Err: err})
-		}
-	}
+	b.publishAll(ctx)
 	b.settle(ctx)
 	if len(b.failed) == 0 {
 		return nil, nil
@@ -62,6 +58,9 @@ type batch struct {
 
 	tooLate bool // an answer to what is in flight has not come within maxAnswer
 
+	postpones bool    // operations for destinations whose answers are late
+	late      []route // these destinations
+
 	encoded *transport.Message // the message that msg is made of
 	msg     amqp.Publishing
 }
@@ -77,6 +76,26 @@ func (c *conn) newBatch(ctx context.Context) (batch, error) {
 		return batch{}, err
 	}
 	return batch{conn: c, to: p, sender: s}, nil
+}
+
+// publishAll publishes the operations. Those for destinations whose answers are late come last,
+// because they wait.
+func (b *batch) publishAll(ctx context.Context) {
+	var postponed []int
+	b.postpones = true
+	for i := range b.ops {
+		if err := b.publish(ctx, i); errors.Is(err, errPostponed) {
+			postponed = append(postponed, i)
+		} else if err != nil {
+			b.failed = append(b.failed, transport.OpError{Index: i, Err: err})
+		}
+	}
+	b.postpones = false
+	for _, i := range postponed {
+		if err := b.publish(ctx, i); err != nil {
+			b.failed = append(b.failed, transport.OpError{Index: i, Err: err})
+		}
+	}
 }
 
 func (b *batch) publish(ctx context.Context, i int) error {
@@ -184,6 +203,9 @@ func (b *batch) send(ctx context.Context, i int, to route, msg *amqp.Publishing)
 			return err
 		}
 	}
+	if b.postpone(to) {
+		return errPostponed
+	}
 	if err := b.awaitLate(ctx, to); err != nil {
 		return err
 	}
@@ -211,6 +233,22 @@ func (b *batch) send(ctx context.Context, i int, to route, msg *amqp.Publishing)
 	}
 	b.flight = append(b.flight, sent{i, confirm, on, msg.MessageId, to})
 	return nil
+}
+
+// errPostponed is the error of an operation that is published behind the others of its batch.
+var errPostponed = errors.New("rabbitmq: answers for the queue are late")
+
+// postpone reports whether an operation for a destination is published behind the others of the batch. All operations
+// for the destination are, in their order.
+func (b *batch) postpone(to route) bool {
+	if !b.postpones || slices.Contains(b.late, to.destination()) {
+		return b.postpones
+	}
+	if b.awaits(to) == nil {
+		return false
+	}
+	b.late = append(b.late, to.destination())
+	return true
 }
 
 // awaits returns a channel that is closed when a publish to a destination need not wait any more, or nil if it need not

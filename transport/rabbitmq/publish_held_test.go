@@ -8,6 +8,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 // heldBatch returns a batch for a destination whose answers are late.
@@ -74,6 +76,37 @@ func TestABlockedBrokerMakesNoHeldDestinationSilent(t *testing.T) {
 			t.Error("the destination is silent")
 		}
 	})
+}
+
+// A batch publishes the messages for other queues before those that wait for a queue whose answers are late.
+func TestALateQueueHoldsUpNoOthersInABatch(t *testing.T) {
+	t.Parallel()
+	broker := newStandIn(t, "late")
+	c := opened(t, broker.url)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	done := make(chan error, 2)
+	dispatch := func(ops []transport.Operation) {
+		_, err := c.Dispatch(ctx, ops)
+		done <- err
+	}
+	first := sendingOn(t, c, nil)
+	go dispatch(sends("late", maxLate))
+	sendingOn(t, c, first)
+	go dispatch(append(sends("late", 1), sends("healthy", 1)...))
+	broker.wait(t, "healthy", 1)
+	broker.mu.Lock()
+	kept := len(broker.kept)
+	broker.mu.Unlock()
+	if kept != maxLate {
+		t.Errorf("%d messages for the late queue were sent", kept)
+	}
+	broker.release("late", maxLate, false)
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // Two queues become late within replaceEvery. The channel of each is replaced.
