@@ -84,6 +84,9 @@ func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
 		b.ops = e.AppendLive(b.ops, now)
 		row.left = len(b.ops) - before
 		row.total = row.left
+		if row.left < len(e.Ops) { // some have expired; the others are sent now
+			r.refusedRows.removeAll(e.Ops)
+		}
 		for i := before; i < len(b.ops); i++ {
 			op := &b.ops[i]
 			switch {
@@ -193,7 +196,7 @@ func (b *relayBatch) sent(ctx context.Context, ops []transport.Operation, owners
 				b.relay.sent.Add(1)
 			}
 			own.row.left--
-			b.relay.refusedRows.remove(ops[i].Message.ID)
+			b.relay.refusedRows.remove(&ops[i])
 			continue
 		}
 		own.row.outdated = own.row.outdated || own.outdated
@@ -237,7 +240,7 @@ func (b *relayBatch) moveAll(ctx context.Context, c *relayCall) {
 		b.mu.Unlock()
 		if m.err == nil {
 			b.relay.judge(ctx, m, nil)
-			b.relay.refusedRows.remove(m.ops[0].Message.ID)
+			b.relay.refusedRows.remove(&m.ops[0])
 			b.relay.sent.Add(1)
 		}
 	}
@@ -308,6 +311,7 @@ func (b *relayBatch) shorten() {
 		case row.lost:
 		case expired:
 			row.left--
+			b.relay.refusedRows.remove(&op)
 		default:
 			ops, owners = append(ops, op), append(owners, own)
 		}

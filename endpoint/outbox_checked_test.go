@@ -115,3 +115,42 @@ func TestAnErrorQueueThatRefusesIsNotReady(t *testing.T) {
 		}
 	})
 }
+
+// Two messages with one id, which a program has chosen, are for two queues. Health tells them apart.
+func TestARefusedMessageOfTwoWithOneID(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		b := newMoody(broker)
+		r := relayOnly(t, b, db, nil)
+		b.set("shipping", missingMood)
+		b.set("error", refusingMood)
+		storeFor(t, r, "shipping", "one")
+		pass(2 * time.Minute)
+		storeFor(t, r, "other", "one")
+		pass(2 * time.Second)
+		if h := r.Health(); h.Ready || len(broker.Messages("other")) != 1 {
+			t.Errorf("%d sent to the other queue, ready %t", len(broker.Messages("other")), h.Ready)
+		}
+	})
+}
+
+// A refused message whose time to live ends waits no longer.
+func TestARefusedMessageThatExpiresIsForgotten(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		b := newMoody(broker)
+		r := relayOnly(t, b, db, nil)
+		b.set("shipping", missingMood)
+		b.set("error", refusingMood)
+		err := r.Send(t.Context(), harness.ShipOrder{ID: "1"}, endpoint.To("shipping"), endpoint.ViaOutbox(), endpoint.ExpireAfter(5*time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pass(4 * time.Minute)
+		if h := r.Health(); h.Ready {
+			t.Error("ready")
+		}
+		pass(70 * time.Second)
+		if h := r.Health(); !h.Ready {
+			t.Errorf("health %+v", h)
+		}
+	})
+}

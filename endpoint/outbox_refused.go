@@ -48,7 +48,7 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 	}
 	if moved := r.toErrorQueue(ctx, op, err, yield); moved != nil {
 		if !unanswered(moved) {
-			r.refusedRows.add(op.Message.ID, moved)
+			r.refusedRows.add(op, moved)
 		}
 		if !unanswered(moved) || r.book().Unwell(r.live.recoverability.ErrorQueue) {
 			own.waits = forErrorQueue
@@ -70,19 +70,27 @@ type refusedRows struct {
 	count atomic.Int32 // of ids
 
 	mu  sync.Mutex // guards the rest
-	ids map[string]time.Time
+	ids map[refusedID]time.Time
 	err error // the last refusal of the error queue
+}
+
+// refusedID is the id of a message with its destination: a program may give messages for different queues one id.
+type refusedID struct{ destination, message string }
+
+func refusedIDOf(op *transport.Operation) refusedID {
+	return refusedID{destinationOf(op), op.Message.ID}
 }
 
 // maxRefusedRows bounds the ids. Further refused messages are not counted.
 const maxRefusedRows = 1000
 
-// add adds a message that the error queue has refused with err.
-func (r *refusedRows) add(id string, err error) {
+// add adds the message of an operation that the error queue has refused with err.
+func (r *refusedRows) add(op *transport.Operation, err error) {
+	id := refusedIDOf(op)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ids == nil {
-		r.ids = map[string]time.Time{}
+		r.ids = map[refusedID]time.Time{}
 	}
 	r.err = err
 	if _, known := r.ids[id]; known || len(r.ids) < maxRefusedRows {
@@ -91,22 +99,28 @@ func (r *refusedRows) add(id string, err error) {
 	r.count.Store(int32(len(r.ids))) //nolint:gosec // at most maxRefusedRows
 }
 
-// remove removes a message that is no longer in the outbox.
-func (r *refusedRows) remove(id string) {
+// remove removes the message of an operation that is no longer in the outbox.
+func (r *refusedRows) remove(op *transport.Operation) {
 	if r.count.Load() == 0 {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.ids, id)
+	delete(r.ids, refusedIDOf(op))
 	r.count.Store(int32(len(r.ids))) //nolint:gosec // at most maxRefusedRows
+}
+
+func (r *refusedRows) removeAll(ops []transport.Operation) {
+	for i := range ops {
+		r.remove(&ops[i])
+	}
 }
 
 // refusal returns the last refusal while messages wait because of refusals. Each is tried again after queuesRefuse.
 func (r *refusedRows) refusal() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.ids, func(_ string, refused time.Time) bool { return time.Since(refused) > 2*queuesRefuse })
+	maps.DeleteFunc(r.ids, func(_ refusedID, refused time.Time) bool { return time.Since(refused) > 2*queuesRefuse })
 	r.count.Store(int32(len(r.ids))) //nolint:gosec // at most maxRefusedRows
 	if len(r.ids) == 0 {
 		return nil
