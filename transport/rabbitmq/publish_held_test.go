@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,6 +128,34 @@ func TestASecondLateQueueGetsAnotherChannel(t *testing.T) {
 		u.wait(first, 1, one) // a trial
 		if !u.tell(second, two) {
 			t.Error("the second channel stays")
+		}
+	})
+}
+
+// Answers may be lost with a replica of a queue. The queue is not named any more once it has answered another publish.
+func TestAQueueThatLostAnswersIsNotNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := unanswered{log: slog.New(slog.DiscardHandler)}
+		to := route{key: "lost", mandatory: true}
+		for range 3 {
+			u.add(to, new(sender))
+		}
+		time.Sleep(slowAnswer)
+		if len(u.warnings()) != 1 {
+			t.Errorf("before an answer: %q", u.warnings())
+		}
+		u.answered(to)
+		time.Sleep(time.Hour)
+		if len(u.warnings()) > 0 {
+			t.Errorf("an hour after an answer: %q", u.warnings())
+		}
+		u.add(to, new(sender))
+		if len(u.warnings()) > 0 {
+			t.Errorf("at once after another publish: %q", u.warnings())
+		}
+		time.Sleep(slowAnswer)
+		if texts := u.warnings(); len(texts) != 1 || !strings.Contains(texts[0], "not confirmed 1 messages") {
+			t.Errorf("some time after another publish: %q", texts)
 		}
 	})
 }

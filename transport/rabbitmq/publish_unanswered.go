@@ -62,7 +62,7 @@ type unanswered struct {
 type silence struct {
 	abandoned, waiting int           // publishes without an answer
 	excused            int           // of them, when another one was answered: their answers may be lost
-	since              time.Time     // of the last answer, or of the first publish without an answer
+	since              time.Time     // of the last answer, or of the first publish behind it without an answer
 	told               bool          // the log has a line
 	again              chan struct{} // closed when publishes need not wait any more; nil while none waits
 	held               time.Time     // when the first of these publishes began to wait
@@ -113,7 +113,7 @@ func (r route) name() string {
 	return r.key
 }
 
-// of returns what is known of a destination. The caller has locked mu.
+// of returns what is known of a destination that has not answered a publish since then. The caller has locked mu.
 func (u *unanswered) of(to route, since time.Time) *silence {
 	s := u.destinations[to]
 	if s == nil {
@@ -123,6 +123,9 @@ func (u *unanswered) of(to route, since time.Time) *silence {
 		}
 		u.destinations[to] = s
 		u.some.Store(true)
+	}
+	if s.late() == 0 && s.since.Before(since) {
+		s.since = since
 	}
 	return s
 }
@@ -149,8 +152,11 @@ func (u *unanswered) late(to route) (again <-chan struct{}) {
 	return s.again
 }
 
-// isLate reports whether publishes wait, because too many have had no answer since the last answer. The caller has locked mu.
-func (s *silence) isLate() bool { return s.waiting+s.abandoned-s.excused >= maxLate }
+// late returns how many publishes have no answer, without those before the last answer. The caller has locked mu.
+func (s *silence) late() int { return s.waiting + s.abandoned - s.excused }
+
+// isLate reports whether publishes wait, because too many have no answer. The caller has locked mu.
+func (s *silence) isLate() bool { return s.late() >= maxLate }
 
 // wake ends the wait of publishes. The caller has locked mu.
 func (s *silence) wake() {
@@ -310,9 +316,9 @@ func (u *unanswered) warnings() (texts []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for to, s := range u.destinations {
-		if time.Since(s.since) >= slowAnswer {
+		if n := s.late(); n > 0 && time.Since(s.since) >= slowAnswer {
 			texts = append(texts, fmt.Sprintf("RabbitMQ has not confirmed %d messages for %q since %s: the queue may have lost its majority",
-				s.abandoned+s.waiting, to.name(), s.since.UTC().Format(time.RFC3339)))
+				n, to.name(), s.since.UTC().Format(time.RFC3339)))
 		}
 	}
 	slices.Sort(texts)
