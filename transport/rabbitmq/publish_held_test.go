@@ -110,6 +110,22 @@ func TestALateQueueHoldsUpNoOthersInABatch(t *testing.T) {
 	}
 }
 
+// A batch publishes the messages for a late queue in their order, also if the queue answers meanwhile.
+func TestPostponedMessagesKeepTheirOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		late, healthy := route{key: "late", mandatory: true}, route{key: "healthy", mandatory: true}
+		b := heldBatch(late)
+		b.postpones = true
+		if !b.postpone(late) || b.postpone(healthy) {
+			t.Error("the batch postpones other messages than those for the late queue")
+		}
+		b.to.unanswered.answered(late)
+		if !b.postpone(late) {
+			t.Error("a message for the queue overtakes another one")
+		}
+	})
+}
+
 // Two queues become late within replaceEvery. The channel of each is replaced.
 func TestASecondLateQueueGetsAnotherChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
