@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// configurations are the structs of docs/configuration.md: each is a section with a row for every field.
+// configurations are the structs of docs/configuration.md: each is a section with a row for every
+// field.
 var configurations = []struct{ folder, name string }{
 	{"endpoint", "Config"},
 	{"recoverability", "Config"},
@@ -30,8 +31,8 @@ var configurations = []struct{ folder, name string }{
 	{"servicecontrol", "Check"},
 }
 
-// The page's tables are made from the doc comments of the fields; "when to change it" is written by hand.
-// UPDATE_DOCS=1 go test -run ConfigurationPage . writes them.
+// The page's tables are made from the doc comments of the fields; "when to change it" is written by
+// hand. UPDATE_DOCS=1 go test -run ConfigurationPage . writes them.
 func TestTheConfigurationPageShowsTheDocComments(t *testing.T) {
 	const name = "docs/configuration.md"
 	text := page(t, name)
@@ -100,7 +101,8 @@ func fieldsOf(s *ast.StructType) (fields []fieldDoc) {
 
 var tableRow = regexp.MustCompile("(?m)^\\| `(\\w+)` \\|.* \\| ((?:[^|\\\\]|\\\\.)*) ?\\|\n")
 
-// withTable returns a section with the table of the fields, and with what the rows of its table say about when to change them.
+// withTable returns a section with the table of the fields, and with what the rows of its table say
+// about when to change them.
 func withTable(section string, fields []fieldDoc) string {
 	when := map[string]string{}
 	for _, row := range tableRow.FindAllStringSubmatch(section, -1) {

@@ -55,8 +55,8 @@ func TestTheMigrationPageNamesTestsThatExist(t *testing.T) {
 	}
 }
 
-// The page about conformance names for each test of NServiceBus the rules and tests here. They have to exist, and no
-// case is left out.
+// The page about conformance names for each test of NServiceBus the rules and tests here. They have
+// to exist, and no case is left out.
 func TestTheConformanceTablesNameWhatThereIs(t *testing.T) {
 	rules, tests := map[string]bool{}, testsByFolder(t)
 	for _, rule := range transporttest.Rules() {

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// mixedSections are the sections of docs/mixed-systems.md on transports, with the folders of the drivers.
+// mixedSections are the sections of docs/mixed-systems.md on transports, with the folders of the
+// drivers.
 var mixedSections = map[string][]string{
 	"RabbitMQ": {"transport/rabbitmq"}, "PostgreSQL and SQL Server": {"transport/postgres", "transport/sqlserver"},
 	"Amazon SQS": {"transport/sqs"}, "Azure Service Bus": {"transport/asb"},

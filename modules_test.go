@@ -88,7 +88,8 @@ func packageFolders(t *testing.T) (folders []string) {
 	return folders
 }
 
-// testedFolders returns the folders of the packages that make test names in the command that it would run.
+// testedFolders returns the folders of the packages that make test names in the command that it
+// would run.
 func testedFolders(t *testing.T) (folders []string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "make", "-n", "test")

@@ -11,24 +11,25 @@ import (
 	"time"
 )
 
-// DelayChain delays messages for longer than the broker does, with a delay queue: a message waits there, and is then
-// sent to the delay queue again, or to its destination once the broker can keep the rest of its delay. The delay queue
-// refuses the second of two sends with one id ([Hop.ID]) for some minutes, so that a message that is sent on twice,
-// because of a crash, continues once.
+// DelayChain delays messages for longer than the broker does, with a delay queue: a message waits
+// there, and is then sent to the delay queue again, or to its destination once the broker can keep
+// the rest of its delay. The delay queue refuses the second of two sends with one id ([Hop.ID]) for
+// some minutes, so that a message that is sent on twice, because of a crash, continues once.
 //
 //	40 min   hop 15 min, hop 15 min, destination in 10 min
 //
 // It is safe for concurrent use. The zero value delays nothing.
 type DelayChain struct {
-	// Longest is the longest delay that the broker keeps by itself, and the longest wait in the delay queue.
+	// Longest is the longest delay that the broker keeps by itself, and the longest wait in the
+	// delay queue.
 	Longest time.Duration
 	// Step is the resolution of the broker's delays. 0: nothing is delayed.
 	Step time.Duration
 }
 
-// Next returns the next stop of a message that is due after left: the delay queue, or its destination with a delay of
-// wait. It rounds left up to whole steps, so that no message is early; only the longest Duration has to be rounded
-// down.
+// Next returns the next stop of a message that is due after left: the delay queue, or its
+// destination with a delay of wait. It rounds left up to whole steps, so that no message is early;
+// only the longest Duration has to be rounded down.
 func (c DelayChain) Next(left time.Duration) (wait time.Duration, hop bool) {
 	if left <= 0 || c.Step <= 0 {
 		return 0, false
@@ -55,9 +56,9 @@ type Hop struct {
 // hopPrefix begins the ids of hops.
 const hopPrefix = "holdfast."
 
-// ID returns the id by which the delay queue recognizes the hop: the same whenever this hop is sent, and different from
-// that of every other hop. It is of ASCII, without spaces, and of at most 128 characters if the deferral has at most
-// 32.
+// ID returns the id by which the delay queue recognizes the hop: the same whenever this hop is
+// sent, and different from that of every other hop. It is of ASCII, without spaces, and of at most
+// 128 characters if the deferral has at most 32.
 func (h Hop) ID() string { return h.Group() + "." + strconv.Itoa(h.Number) }
 
 // Group returns the common part of the ids of a deferral's hops.
@@ -69,9 +70,9 @@ func (h Hop) Next() Hop {
 	return h
 }
 
-// HopOf returns the hop of a message by its id in the delay queue and the time at which it was sent there. Another
-// sender uses the message's own id there. Such a message may have been deferred before with the same id, but not at the
-// same time.
+// HopOf returns the hop of a message by its id in the delay queue and the time at which it was sent
+// there. Another sender uses the message's own id there. Such a message may have been deferred
+// before with the same id, but not at the same time.
 func HopOf(id string, sent time.Time) Hop {
 	rest, ours := strings.CutPrefix(id, hopPrefix)
 	rest, number, found := cutLast(rest)
@@ -94,7 +95,8 @@ func cutLast(s string) (before, after string, found bool) {
 // longestPlain is the length up to which an id of a hop contains the message's id unchanged.
 const longestPlain = 64
 
-// short returns the message's id, or a digest of it if it is long or has characters that an id must not have.
+// short returns the message's id, or a digest of it if it is long or has characters that an id must
+// not have.
 func short(id string) string {
 	plain := len(id) <= longestPlain
 	for i := 0; plain && i < len(id); i++ {
@@ -107,10 +109,10 @@ func short(id string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// Memory records how far deferrals were sent on, so that a redelivered hop is not sent on again: the delay queue
-// recognizes that for some minutes only, and a destination never does. It keeps the most recent deferrals, and is lost
-// with the process: then a message may be delivered twice, as any may. It is safe for concurrent use. The zero value
-// records nothing.
+// Memory records how far deferrals were sent on, so that a redelivered hop is not sent on again:
+// the delay queue recognizes that for some minutes only, and a destination never does. It keeps the
+// most recent deferrals, and is lost with the process: then a message may be delivered twice, as
+// any may. It is safe for concurrent use. The zero value records nothing.
 type Memory struct {
 	// Size is the number of deferrals that are kept.
 	Size int

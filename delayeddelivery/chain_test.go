@@ -47,7 +47,8 @@ type queue struct {
 	seen    map[string]time.Time
 	memory  delayeddelivery.Memory
 	arrived map[string][]time.Time
-	// twice returns the time after which a message that was sent on is delivered again; 0: it is not.
+	// twice returns the time after which a message that was sent on is delivered again; 0: it is
+	// not.
 	twice func() time.Duration
 }
 
@@ -116,8 +117,9 @@ func TestWhatHopsArrivesOnceAndInTime(t *testing.T) {
 	}
 }
 
-// A message that was sent on and comes again was not removed: the request failed. Whether that is seconds later,
-// when the queue recognizes it, or hours, when only the memory does, it goes on once.
+// A message that was sent on and comes again was not removed: the request failed. Whether that is
+// seconds later, when the queue recognizes it, or hours, when only the memory does, it goes on
+// once.
 func TestWhatComesAgainGoesOnOnce(t *testing.T) {
 	for _, again := range []time.Duration{time.Second, 30 * time.Second, window - time.Second, window + time.Second, time.Hour, 72 * time.Hour} {
 		t.Run(again.String(), func(t *testing.T) {
@@ -139,7 +141,8 @@ func TestWhatComesAgainGoesOnOnce(t *testing.T) {
 	}
 }
 
-// Without a memory, as after a crash, what comes again within the window goes on once, and later at least once.
+// Without a memory, as after a crash, what comes again within the window goes on once, and later at
+// least once.
 func TestWhatComesAgainAfterACrashIsNotLost(t *testing.T) {
 	for _, again := range []time.Duration{time.Minute, time.Hour} {
 		q := newQueue()
@@ -178,7 +181,8 @@ func TestEachDeferralOfAMessageArrives(t *testing.T) {
 	}
 }
 
-// The delay queue knows messages of others by the message's own id: two deferrals of one, an hour apart, are two.
+// The delay queue knows messages of others by the message's own id: two deferrals of one, an hour
+// apart, are two.
 func TestMessagesOfOthersAreToldApartByWhenTheyWereSent(t *testing.T) {
 	const id = "f3b1c1f4-6f0a-4d0e-9a3b-b0a5008f6b2d"
 	first, second := delayeddelivery.HopOf(id, epoch), delayeddelivery.HopOf(id, epoch.Add(time.Hour))

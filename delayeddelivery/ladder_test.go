@@ -16,8 +16,8 @@ type broker struct {
 	destinations []string
 }
 
-// carry takes a message down the ladder from the level it enters at. It returns how long it waited and
-// which destinations it came out to.
+// carry takes a message down the ladder from the level it enters at. It returns how long it waited
+// and which destinations it came out to.
 func (b broker) carry(t *testing.T, steps uint64, destination string) (waited time.Duration, out []string) {
 	t.Helper()
 	key := b.ladder.Key(steps, destination)

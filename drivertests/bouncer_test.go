@@ -9,7 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
-// Behind a proxy that pools transactions, each library has a mode without prepared statements that outlive one.
+// Behind a proxy that pools transactions, each library has a mode without prepared statements that
+// outlive one.
 func TestATransactionThroughPgBouncerIsOneToSendIn(t *testing.T) {
 	t.Parallel()
 	straight, pooled := brokertest.PgBouncer(t)

@@ -33,8 +33,8 @@ func TestSendsInATransactionArriveOnceAfterTheCommit(t *testing.T) {
 	})
 }
 
-// The rows of a transaction are in the order of the sends. The endpoint sends them in the order of the rows:
-// endpoint/TestAnOutboxKeepsTheOrderAndTheHeadersOfSends.
+// The rows of a transaction are in the order of the sends. The endpoint sends them in the order of
+// the rows: endpoint/TestAnOutboxKeepsTheOrderAndTheHeadersOfSends.
 func TestSendsInOneTransactionKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	eachLibrary(t, func(t *testing.T, s *shop, begin library) {
@@ -54,15 +54,16 @@ func TestSendsInOneTransactionKeepTheirOrder(t *testing.T) {
 	})
 }
 
-// rowsAre is a statement that fails unless the transaction's rows in the outbox have these bodies, in order. A row has
-// further bytes before its body.
+// rowsAre is a statement that fails unless the transaction's rows in the outbox have these bodies,
+// in order. A row has further bytes before its body.
 const rowsAre = `DO $$ DECLARE found text; BEGIN
 	SELECT string_agg(substring(encode(body, 'escape') FROM 'body-[0-9]+;'), '' ORDER BY visible_at, seq) INTO found FROM "web.outbox"
 		WHERE xmin::text::bigint = mod(txid_current(), 4294967296);
 	IF found IS DISTINCT FROM '%s' THEN RAISE 'the rows are %%', found; END IF;
 END $$`
 
-// No message of the transaction waits for a delayed message, and the delayed message is not delivered early.
+// No message of the transaction waits for a delayed message, and the delayed message is not
+// delivered early.
 func TestADelayedSendArrivesNoSooner(t *testing.T) {
 	t.Parallel()
 	eachLibrary(t, func(t *testing.T, s *shop, begin library) {
@@ -140,7 +141,8 @@ func TestASerializableTransactionIsOneToSendIn(t *testing.T) {
 	})
 }
 
-// With the context of Send ended nothing is written, and the transaction, which has a context of its own, goes on.
+// With the context of Send ended nothing is written, and the transaction, which has a context of
+// its own, goes on.
 func TestAContextThatHasEndedSendsNothing(t *testing.T) {
 	t.Parallel()
 	eachLibrary(t, func(t *testing.T, s *shop, begin library) {

@@ -93,7 +93,8 @@ func zonesOfOracles(t *testing.T) []*time.Location {
 	return zones
 }
 
-// steady reports whether the offset to UTC does not change between two times, nor within two days of them.
+// steady reports whether the offset to UTC does not change between two times, nor within two days
+// of them.
 func steady(from, to time.Time, zone *time.Location) bool {
 	const near = 48 * time.Hour
 	_, end := from.Add(-near).In(zone).ZoneBounds()
@@ -138,7 +139,8 @@ func TestCronAgreesWithOtherLibraries(t *testing.T) {
 	}
 }
 
-// Wildcard hours follow elapsed time, as those of go-cron do, where the clock changes by whole hours.
+// Wildcard hours follow elapsed time, as those of go-cron do, where the clock changes by whole
+// hours.
 func TestCronAgreesOnWildcardHoursWhereClocksChange(t *testing.T) {
 	t.Parallel()
 	parse := oracles()["go-cron"]

@@ -16,9 +16,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
-// BenchmarkCommitToBroker measures the time from the commit of an idle program until the message is received from a
-// broker in memory. The transaction is open after the send for a random time of up to that in the name. The relay is
-// that of the sending endpoint, or of another instance, while the sender has only a connection to the database.
+// BenchmarkCommitToBroker measures the time from the commit of an idle program until the message is
+// received from a broker in memory. The transaction is open after the send for a random time of up
+// to that in the name. The relay is that of the sending endpoint, or of another instance, while the
+// sender has only a connection to the database.
 func BenchmarkCommitToBroker(b *testing.B) {
 	for _, open := range []struct {
 		name        string

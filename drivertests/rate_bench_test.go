@@ -25,12 +25,13 @@ const (
 	turn  = 250 * time.Millisecond // of one kind of transaction in a round
 )
 
-// BenchmarkSendInATransaction compares the rates of transactions of 32 goroutines: each inserts a business row and, in
-// four of the five kinds, a message of 200 bytes. The kinds take turns of a quarter of a second, b.N times, and
-// the medians of the rates and of the ratios to the "hand" of the same round are reported. "in" and "away" send by
-// endpoint.In: with a relay in this process that sends to a broker in memory, and with a broker that is away, so that the
-// rows stay. "hand" inserts the message into a table of the program's own, from which nothing sends, and "relayed" does so
-// while a relay by hand takes the rows and drops them. "none" inserts no message.
+// BenchmarkSendInATransaction compares the rates of transactions of 32 goroutines: each inserts a
+// business row and, in four of the five kinds, a message of 200 bytes. The kinds take turns of a
+// quarter of a second, b.N times, and the medians of the rates and of the ratios to the "hand" of
+// the same round are reported. "in" and "away" send by endpoint.In: with a relay in this process
+// that sends to a broker in memory, and with a broker that is away, so that the rows stay. "hand"
+// inserts the message into a table of the program's own, from which nothing sends, and "relayed"
+// does so while a relay by hand takes the rows and drops them. "none" inserts no message.
 func BenchmarkSendInATransaction(b *testing.B) {
 	for name, open := range map[string]opener{
 		"pgx": openPool(pgx.QueryExecModeCacheStatement), "sql": throughSQL(openPgx(pgx.QueryExecModeCacheStatement)),
@@ -116,7 +117,8 @@ func (r *rates) round() {
 	r.away.Store(false)
 }
 
-// relayByHand takes the rows of the program's own table, a hundred in a transaction, until end is called.
+// relayByHand takes the rows of the program's own table, a hundred in a transaction, until end is
+// called.
 func (r *rates) relayByHand() (end func()) {
 	ctx, cancel := context.WithCancel(r.Context())
 	var relay sync.WaitGroup

@@ -80,8 +80,8 @@ func (r *recorder) add(text string) {
 	r.all = append(r.all, text)
 }
 
-// forward copies the messages of a client (PostgreSQL 15, "Message Formats"): each has its type, except the first, and
-// its length.
+// forward copies the messages of a client (PostgreSQL 15, "Message Formats"): each has its type,
+// except the first, and its length.
 func (r *recorder) forward(client io.Reader, server io.Writer) error {
 	prepared, portals := map[string]string{}, map[string]string{} // texts by name
 	for first := true; ; first = false {

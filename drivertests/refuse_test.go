@@ -58,8 +58,8 @@ func TestATransactionThatCannotWriteIsAnError(t *testing.T) {
 func (tx usersTx) ended() error  { return tx.commit() }
 func (tx usersTx) undone() error { return tx.rollback() }
 
-// A transaction of another database is refused whether that has the tables of the outbox or not, and even where its name is the
-// same and only the server is another.
+// A transaction of another database is refused whether that has the tables of the outbox or not,
+// and even where its name is the same and only the server is another.
 func TestATransactionOfAnotherDatabaseIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

@@ -46,7 +46,8 @@ func (asItIs) Unmarshal([]byte, any) error { return errors.New("nothing is recei
 
 var _ serialization.Serializer = asItIs{}
 
-// shop is an endpoint "web" with an outbox on PostgreSQL, and the broker's queue "orders", which it sends to.
+// shop is an endpoint "web" with an outbox on PostgreSQL, and the broker's queue "orders", which it
+// sends to.
 type shop struct {
 	testing.TB
 
@@ -60,7 +61,8 @@ func newShop(t testing.TB) *shop {
 	return openShop(t, brokertest.Postgres(t), &postgres.Transport{})
 }
 
-// openShop starts the endpoint with an outbox as configured in database, on the database of url unless it has one.
+// openShop starts the endpoint with an outbox as configured in database, on the database of url
+// unless it has one.
 func openShop(t testing.TB, url string, database *postgres.Transport) *shop {
 	t.Helper()
 	if database.URL == "" {
@@ -144,8 +146,9 @@ func (s *shop) receive(n int) (all []*transport.Message) {
 	return all
 }
 
-// arrives checks that exactly the messages with these bodies arrive, and then a message that arrives sends. A message that
-// was inserted more than 250 ms before its commit may be overtaken, so the order is not compared.
+// arrives checks that exactly the messages with these bodies arrive, and then a message that
+// arrives sends. A message that was inserted more than 250 ms before its commit may be overtaken,
+// so the order is not compared.
 func (s *shop) arrives(of library, bodies ...string) {
 	s.Helper()
 	var got []string

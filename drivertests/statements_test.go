@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 )
 
-// The first send of a process and later ones execute one INSERT in the transaction, and no other statement: whatever is
-// sent, with any library.
+// The first send of a process and later ones execute one INSERT in the transaction, and no other
+// statement: whatever is sent, with any library.
 func TestATransactionGetsOneInsertAndNothingElse(t *testing.T) {
 	t.Parallel()
 	for name, open := range libraries() {

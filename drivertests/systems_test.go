@@ -61,7 +61,8 @@ func openPgxDefault(t testing.TB, url string) library {
 	return libraries()["pgx stdlib, default"](t, url)
 }
 
-// strange is a driver of a database system that knows no dollar signs, such as MySQL, and counts parameters itself.
+// strange is a driver of a database system that knows no dollar signs, such as MySQL, and counts
+// parameters itself.
 type strange struct{}
 
 func (s strange) Connect(context.Context) (driver.Conn, error) { return s, nil }

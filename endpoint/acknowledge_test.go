@@ -23,7 +23,8 @@ func returned() []endpoint.SendOption {
 	return []endpoint.SendOption{stateful.Header{Name: header.RetryAcknowledgement, Value: "acks"}, stateful.Header{Name: header.RetryUniqueID, Value: "u-1"}}
 }
 
-// A policy that discards a returned message ends the retry: ServiceControl learns of it, once, and no audit copy is made.
+// A policy that discards a returned message ends the retry: ServiceControl learns of it, once, and
+// no audit copy is made.
 func TestADiscardedRetryIsAcknowledged(t *testing.T) {
 	for _, mode := range []endpoint.TransactionMode{endpoint.None, endpoint.ReceiveOnly, endpoint.SendsAtomicWithReceive} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -48,7 +49,8 @@ func TestADiscardedRetryIsAcknowledged(t *testing.T) {
 	}
 }
 
-// ServiceControl waits for the acknowledgement of each message that it returns, also of one that was handled before.
+// ServiceControl waits for the acknowledgement of each message that it returns, also of one that
+// was handled before.
 func TestARecognizedReturnIsAcknowledged(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.CreateQueues("acks")
@@ -69,7 +71,8 @@ func TestARecognizedReturnIsAcknowledged(t *testing.T) {
 	})
 }
 
-// The broker is not asked for the queue of the acknowledgements with every message, also where it has none.
+// The broker is not asked for the queue of the acknowledgements with every message, also where it
+// has none.
 func TestTheAcknowledgementQueueIsInspectedSometimes(t *testing.T) {
 	for _, there := range []bool{true, false} {
 		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
@@ -192,7 +195,8 @@ type mute struct{ text string }
 
 func (m *mute) Error() string { return m.text }
 
-// An error whose Error method panics is retried at once as any other, also where a note is kept of the reason.
+// An error whose Error method panics is retried at once as any other, also where a note is kept of
+// the reason.
 func TestAnErrorThatPanicsIsRetriedAsAnyOther(t *testing.T) {
 	for name, err := range map[string]error{"panics": (*mute)(nil), "speaks": errors.New("no such order")} {
 		t.Run(name, func(t *testing.T) {

@@ -25,15 +25,17 @@ type outcome interface{ isOutcome() }
 type (
 	// completed: the handlers succeeded, and the message is settled.
 	completed struct{}
-	// failed: recoverability decides. The message may be settled already, when a behavior failed afterwards.
+	// failed: recoverability decides. The message may be settled already, when a behavior failed
+	// afterwards.
 	failed struct{ err error }
-	// conflicted: the transaction lost a conflict, such as a deadlock, was refused while the database committed others, or
-	// contained a message to ServiceControl that had no queue. Nothing has happened.
+	// conflicted: the transaction lost a conflict, such as a deadlock, was refused while the
+	// database committed others, or contained a message to ServiceControl that had no queue.
+	// Nothing has happened.
 	conflicted struct{ err error }
 	// interrupted: the endpoint stops. The message has not failed.
 	interrupted struct{}
-	// throttled: attempts are limited, so that no retry is used up. The next attempt is made here if
-	// retry is set, else by whichever instance receives the message later.
+	// throttled: attempts are limited, so that no retry is used up. The next attempt is made here
+	// if retry is set, else by whichever instance receives the message later.
 	throttled struct{ retry bool }
 	// busy: a queue that the message sends to takes no messages.
 	busy struct{ queue string }
@@ -44,7 +46,8 @@ type (
 	impeded struct{ err error }
 	// outstayed: the message waited for its keys for as long as the broker lets a message be held.
 	outstayed struct{}
-	// contended: the transaction lost conflicts at each attempt. The message returns to its queue with no retry used up.
+	// contended: the transaction lost conflicts at each attempt. The message returns to its queue
+	// with no retry used up.
 	contended struct{ err error }
 	// suspected: the process may crash over the message. It was not handled.
 	suspected struct{}
@@ -230,8 +233,9 @@ func (a *attempt) finish(ctx context.Context, ops []transport.Operation) error {
 	return nil
 }
 
-// dispatchAll is the end of the Dispatch stage: the operations are sent, and the message that they belong to is
-// completed. Operations that belong to no message are sent at once, or in the caller's transaction.
+// dispatchAll is the end of the Dispatch stage: the operations are sent, and the message that they
+// belong to is completed. Operations that belong to no message are sent at once, or in the caller's
+// transaction.
 func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error {
 	if d.Incoming != nil {
 		a := attemptOf(d.Incoming)
@@ -265,8 +269,8 @@ func onlyError(err error) error {
 	return err
 }
 
-// fail returns the outcome of an attempt that ended with err. It rolls the transaction back, and frees the
-// slot unless the next attempt is made in it at once.
+// fail returns the outcome of an attempt that ended with err. It rolls the transaction back, and
+// frees the slot unless the next attempt is made in it at once.
 func (a *attempt) fail(ctx context.Context, err error) outcome {
 	a.leaveLimit()
 	repeatable := a.repeatable(err)
@@ -316,19 +320,21 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 	return failed{err}
 }
 
-// repeatable reports whether the transaction of an attempt that failed with err may succeed when it is repeated. After
-// a commit with an unknown outcome, and one that another delivery of the message was ahead of, the next attempt finds
-// that the message was handled.
+// repeatable reports whether the transaction of an attempt that failed with err may succeed when it
+// is repeated. After a commit with an unknown outcome, and one that another delivery of the message
+// was ahead of, the next attempt finds that the message was handled.
 func (a *attempt) repeatable(err error) bool {
 	if stored := a.session.storeError(); a.session.key != nil &&
 		(errors.Is(stored, transport.ErrAlreadyHandled) || errors.Is(stored, transport.ErrOutcomeUnknown)) {
 		return true
 	}
-	// err may wrap itself. A statement that a time limit ends may break its connection, which looks like a conflict.
+	// err may wrap itself. A statement that a time limit ends may break its connection, which looks
+	// like a conflict.
 	return errtree.Find[*incompleteError](err) != nil || conflict(&a.session, err) && !timedOut(err)
 }
 
-// origin returns the place of an error that has no stack: the handler that was invoked, else the stage.
+// origin returns the place of an error that has no stack: the handler that was invoked, else the
+// stage.
 func (a *attempt) origin() fault.Frame {
 	const stages = "github.com/holdfast-go/holdfast/pipeline."
 	switch {
@@ -355,6 +361,6 @@ func (a *attempt) interrupted(ctx context.Context, err error) outcome {
 	return nil
 }
 
-// isCanceled and isStopping match the errors of a handler that ended because its context did. The error is the user's,
-// and may be any: it may wrap itself.
+// isCanceled and isStopping match the errors of a handler that ended because its context did. The
+// error is the user's, and may be any: it may wrap itself.
 var isCanceled, isStopping = recoverability.Is(context.Canceled), recoverability.Is(pump.ErrStopping)

@@ -13,8 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// completeProcessed sends ops, the notice to ServiceControl that the retry of a failed message has ended with that outcome, and
-// the audit copy of audited unless audited is nil. Then it completes the message, in tx if tx is not nil.
+// completeProcessed sends ops, the notice to ServiceControl that the retry of a failed message has
+// ended with that outcome, and the audit copy of audited unless audited is nil. Then it completes
+// the message, in tx if tx is not nil.
 func (in *incoming) completeProcessed(
 	ctx context.Context, tx transport.Tx, ops []transport.Operation, audited *attempt, outcome string,
 ) error {
@@ -48,8 +49,9 @@ func (in *incoming) completeProcessed(
 	}
 }
 
-// completeInOrder is completeProcessed where sending several messages is no unit. The notice follows when ops have been
-// sent, and the audit copy follows the notice: neither reports the success of an attempt whose messages were refused.
+// completeInOrder is completeProcessed where sending several messages is no unit. The notice
+// follows when ops have been sent, and the audit copy follows the notice: neither reports the
+// success of an attempt whose messages were refused.
 func (in *incoming) completeInOrder(
 	ctx context.Context, ops []transport.Operation, notice *transport.Operation, audited *attempt,
 ) error {
@@ -96,8 +98,8 @@ func together(ops []transport.Operation, notice *transport.Operation, audited *a
 	return all
 }
 
-// auditCopy returns the copy for the audit queue, or for the error queue if the audit queue has refused it. After a notice,
-// ServiceControl sends no audit copy of its own.
+// auditCopy returns the copy for the audit queue, or for the error queue if the audit queue has
+// refused it. After a notice, ServiceControl sends no audit copy of its own.
 func (a *attempt) auditCopy(noticed bool) transport.Operation {
 	h := fault.AuditHeaders(a.original.Headers, 9)
 	h.Set(header.ProcessingStarted, header.FormatTime(a.startedAt))

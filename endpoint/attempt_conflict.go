@@ -20,8 +20,8 @@ type conflicts struct {
 	pause backoff.Backoff // jittered, so that two transactions that met do not meet again
 }
 
-// pauseAfterConflict reports whether another attempt follows, after the pause. If ctx ends first, the message is
-// released, unless its lease is lost.
+// pauseAfterConflict reports whether another attempt follows, after the pause. If ctx ends first,
+// the message is released, unless its lease is lost.
 func (in *incoming) pauseAfterConflict(ctx context.Context, err error) bool {
 	c := &in.conflicts
 	if c.n++; c.n == 1 {
@@ -49,7 +49,8 @@ func (in *incoming) putBackContended(ctx context.Context, err error) {
 	in.putBack(ctx, in.conflicts.pause.Next())
 }
 
-// isConflict reports whether err wraps [transport.ErrConflict]. It is the user's, and may wrap itself.
+// isConflict reports whether err wraps [transport.ErrConflict]. It is the user's, and may wrap
+// itself.
 var isConflict = recoverability.Is(transport.ErrConflict)
 
 // conflict reports whether err says that the transaction of s lost a conflict.

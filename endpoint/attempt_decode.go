@@ -9,7 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// decode is the end of the Receive stage: it finds the type, reads the body and goes on with the Logical stage.
+// decode is the end of the Receive stage: it finds the type, reads the body and goes on with the
+// Logical stage.
 func decode(ctx context.Context, r *pipeline.Receive) error {
 	a := attemptOf(r)
 	t, err := a.recognise(r)

@@ -14,8 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// notice returns the notice to ServiceControl that a returned message has been processed, or nil if ServiceControl expects no
-// notice. ServiceControl takes each notice for a success. The outcome, if any, says why the message was not handled.
+// notice returns the notice to ServiceControl that a returned message has been processed, or nil if
+// ServiceControl expects no notice. ServiceControl takes each notice for a success. The outcome, if
+// any, says why the message was not handled.
 func (in *incoming) notice(ctx context.Context, outcome string) *transport.Operation {
 	queue := in.noticeQueue(ctx)
 	if queue == "" {
@@ -33,9 +34,9 @@ func (in *incoming) notice(ctx context.Context, outcome string) *transport.Opera
 	return &transport.Operation{Message: m, Queue: queue}
 }
 
-// noticeQueue returns the queue for the notice, which ServiceControl names in a message that it returns from the error
-// queue; "" for none, and for one that is missing. That must not fail a message that was handled: ServiceControl then
-// reads the success from the audit copy.
+// noticeQueue returns the queue for the notice, which ServiceControl names in a message that it
+// returns from the error queue; "" for none, and for one that is missing. That must not fail a
+// message that was handled: ServiceControl then reads the success from the audit copy.
 func (in *incoming) noticeQueue(ctx context.Context) string {
 	queue := in.original.Headers.Get(header.RetryAcknowledgement)
 	if queue == "" || in.original.Headers.Get(header.RetryUniqueID) == "" {
@@ -66,8 +67,9 @@ func (in *incoming) noticeFailed(ctx context.Context, notice *transport.Operatio
 		"it learns from the audit copy that a message was processed", err, slog.String("queue", notice.Queue))
 }
 
-// incompleteError is the error of a transaction that could not be completed because the queue of the notice is missing, or
-// because the audit copy was refused. The next attempt sends no notice, or another copy.
+// incompleteError is the error of a transaction that could not be completed because the queue of
+// the notice is missing, or because the audit copy was refused. The next attempt sends no notice,
+// or another copy.
 type incompleteError struct{ errtree.Mark }
 
 // noQueueFor reports whether a queue is missing for operation i of a dispatch that failed with err.
@@ -84,8 +86,8 @@ const (
 	ackQueueMissing = 10 * time.Second
 )
 
-// ackQueue remembers whether the queue that ServiceControl named last is missing, so that the broker is not asked for
-// every message. The zero value knows no queue.
+// ackQueue remembers whether the queue that ServiceControl named last is missing, so that the
+// broker is not asked for every message. The zero value knows no queue.
 type ackQueue struct {
 	mu    sync.Mutex // guards the rest; held during a look, so that there is one at a time
 	name  string
@@ -93,8 +95,9 @@ type ackQueue struct {
 	until time.Time
 }
 
-// exists reports whether the queue exists or may exist: from memory, or by calling look. Only [transport.ErrNoQueue] says
-// that there is none: the endpoint may have the right to send to a queue, and not to inspect it.
+// exists reports whether the queue exists or may exist: from memory, or by calling look. Only
+// [transport.ErrNoQueue] says that there is none: the endpoint may have the right to send to a
+// queue, and not to inspect it.
 func (q *ackQueue) exists(name string, look func() error) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -110,7 +113,8 @@ func (q *ackQueue) exists(name string, look func() error) bool {
 	return q.there
 }
 
-// forget makes the next message look again. It is called after a failed send: the queue may be deleted.
+// forget makes the next message look again. It is called after a failed send: the queue may be
+// deleted.
 func (q *ackQueue) forget() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

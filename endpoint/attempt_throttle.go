@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// retriesInPlace is how often a throttled message is attempted again here before another has its turn.
+// retriesInPlace is how often a throttled message is attempted again here before another has its
+// turn.
 const retriesInPlace = 3
 
 // throttling is a message's part in a rate limit. It lasts for all attempts at a delivery.
@@ -40,8 +41,8 @@ func (in *incoming) newThrottling() throttling {
 	return t
 }
 
-// admit waits, without a slot, until an attempt is allowed. It returns nil then, and otherwise the outcome of
-// the attempt that is not made.
+// admit waits, without a slot, until an attempt is allowed. It returns nil then, and otherwise the
+// outcome of the attempt that is not made.
 func (a *attempt) admit(ctx context.Context) outcome {
 	t := &a.throttling
 	if t.limit == nil {
@@ -96,7 +97,8 @@ func (a *attempt) waitFor(ctx context.Context, d time.Duration, changed <-chan s
 	return false
 }
 
-// stopped returns the outcome of a message that waits when the endpoint stops or its lease is lost; nil before.
+// stopped returns the outcome of a message that waits when the endpoint stops or its lease is lost;
+// nil before.
 func (a *attempt) stopped(ctx context.Context) outcome {
 	select {
 	case <-ctx.Done():
@@ -110,8 +112,9 @@ func (a *attempt) stopped(ctx context.Context) outcome {
 	return interrupted{}
 }
 
-// throttle records a failure. It reports whether attempts are limited, so that the failure uses up no retry. The
-// failure that begins the limit, and one more than RateLimit allows, are for recoverability to decide about.
+// throttle records a failure. It reports whether attempts are limited, so that the failure uses up
+// no retry. The failure that begins the limit, and one more than RateLimit allows, are for
+// recoverability to decide about.
 func (a *attempt) throttle(ctx context.Context, err error) bool {
 	t := &a.throttling
 	if t.limit == nil {
@@ -185,8 +188,9 @@ func (t *throttling) report(ctx context.Context, f recoverability.Failure) {
 // deferrable reports whether the message can return later as a copy.
 func (t *throttling) deferrable() bool { return t.in.live.limits.MaxDelay > 0 }
 
-// postpone returns the message to its queue with no retry used up: for later, as a copy, where the transport
-// has delays. Else it is released, which counts as an attempt where releases are not free.
+// postpone returns the message to its queue with no retry used up: for later, as a copy, where the
+// transport has delays. Else it is released, which counts as an attempt where releases are not
+// free.
 func (t *throttling) postpone(ctx context.Context) {
 	in := t.in
 	if !t.deferrable() {
@@ -219,8 +223,8 @@ func (t *throttling) copyFor(ctx context.Context, after time.Duration) {
 		slog.String("message", in.logID()), slog.Duration("after", after))
 }
 
-// usedRetries returns how many immediate retries of this cycle the message has used up, as far as this process
-// knows where the broker does not count.
+// usedRetries returns how many immediate retries of this cycle the message has used up, as far as
+// this process knows where the broker does not count.
 func (t *throttling) usedRetries() int {
 	in := t.in
 	used := fault.UsedRetries(in.original.Headers)
@@ -231,8 +235,8 @@ func (t *throttling) usedRetries() int {
 	return used + known.Failed
 }
 
-// earlier returns the failures before this delivery that used up no retry. They are forgotten once the policy has
-// decided: then the message has another delivery of the same copy.
+// earlier returns the failures before this delivery that used up no retry. They are forgotten once
+// the policy has decided: then the message has another delivery of the same copy.
 func (t *throttling) earlier(now time.Time) fault.Throttled {
 	in := t.in
 	switch {

@@ -30,8 +30,9 @@ func (c Config) bounded() bool {
 	return false
 }
 
-// invokeWithin calls the handlers of the message within the limits of its policy or type: with the number of the attempt
-// in the context, and with a deadline for all handlers together. That is in the place of Config.HandlerTimeout.
+// invokeWithin calls the handlers of the message within the limits of its policy or type: with the
+// number of the attempt in the context, and with a deadline for all handlers together. That is in
+// the place of Config.HandlerTimeout.
 func (a *attempt) invokeWithin(ctx context.Context, l *pipeline.Logical) error {
 	typ := firstType(a.original.Headers)
 	use := a.live.recoverability.RetryOf(typ, a.original.Headers)
@@ -62,7 +63,8 @@ func (a *attempt) invokeWithin(ctx context.Context, l *pipeline.Logical) error {
 	return err
 }
 
-// timedOut reports whether an attempt failed after its time, or that of one of its handlers, was over.
+// timedOut reports whether an attempt failed after its time, or that of one of its handlers, was
+// over.
 func timedOut(err error) bool {
 	return errtree.Find[*attemptTimeoutError](err) != nil || errtree.Find[*handlerTimeoutError](err) != nil
 }

@@ -145,8 +145,8 @@ func TestATimeoutOfATypeIsPositive(t *testing.T) {
 	}
 }
 
-// A handler that begins its transaction when its time is over has failed. That is no outage of the database, which other
-// messages would wait for.
+// A handler that begins its transaction when its time is over has failed. That is no outage of the
+// database, which other messages would wait for.
 func TestATransactionAfterTheTimeoutIsNoOutage(t *testing.T) {
 	for name, limit := range map[string]func(*endpoint.Config){
 		"a policy": func(c *endpoint.Config) {
@@ -179,7 +179,8 @@ func TestATransactionAfterTheTimeoutIsNoOutage(t *testing.T) {
 	}
 }
 
-// A database that cannot be reached uses up no retry, also when the handler waits for it until its time is over.
+// A database that cannot be reached uses up no retry, also when the handler waits for it until its
+// time is over.
 func TestAnOutageDuringALimitedAttemptUsesUpNoRetry(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		var written harness.Tally

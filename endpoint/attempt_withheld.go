@@ -12,8 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 )
 
-// withheld returns an error for a message of NServiceBus with a property whose value is not in the body, or is encrypted
-// there: handlers would run on empty values. A behavior of the Receive stage that fills the value in removes the header.
+// withheld returns an error for a message of NServiceBus with a property whose value is not in the
+// body, or is encrypted there: handlers would run on empty values. A behavior of the Receive stage
+// that fills the value in removes the header.
 func withheld(h header.Map, body []byte) error {
 	for name := range h.All() {
 		switch {
@@ -28,8 +29,8 @@ func withheld(h header.Map, body []byte) error {
 
 const withheldAdvice = "send the value itself, or add a behavior to the Receive stage that puts it into the body and removes the header"
 
-// claimedError names the properties in a claim check (data bus). By convention the header has the name of the property;
-// else it has a key, which is in the body in place of the value.
+// claimedError names the properties in a claim check (data bus). By convention the header has the
+// name of the property; else it has a key, which is in the body in place of the value.
 func claimedError(h header.Map, body []byte) error {
 	var properties []string
 	for name := range h.All() {
@@ -46,7 +47,8 @@ func claimedError(h header.Map, body []byte) error {
 		strings.Join(properties, ", "), header.ClaimCheck, withheldAdvice)
 }
 
-// encryptedError names the properties that are encrypted, as far as the body has them in a known form.
+// encryptedError names the properties that are encrypted, as far as the body has them in a known
+// form.
 func encryptedError(body []byte) error {
 	var properties []string
 	for _, found := range encrypted().FindAllSubmatch(head(body), maxWithheld) {
@@ -76,7 +78,8 @@ const (
 	elementOf = `<([^\s<>/]+)[^<>]*>\s*`
 )
 
-// claimed returns the property whose value is an object with the key, in JSON or XML; "" if there is none.
+// claimed returns the property whose value is an object with the key, in JSON or XML; "" if there
+// is none.
 func claimed(key string, body []byte) string {
 	quoted, err := json.Marshal(key)
 	if err != nil || key == "" || len(key) > 1000 {
@@ -91,8 +94,9 @@ func claimed(key string, body []byte) string {
 	return string(bytes.Join(found[min(1, len(found)):], nil))
 }
 
-// encrypted returns the forms of an encrypted property in JSON and XML: an object, or a text of a value and its
-// initialization vector (NServiceBus.Encryption.MessageProperty, EncryptedString and StringConversions).
+// encrypted returns the forms of an encrypted property in JSON and XML: an object, or a text of a
+// value and its initialization vector (NServiceBus.Encryption.MessageProperty, EncryptedString and
+// StringConversions).
 var encrypted = sync.OnceValue(func() *regexp.Regexp {
 	const (
 		digit = `(?:[A-Za-z0-9+/]|\\u002[Bb]|\\/)`

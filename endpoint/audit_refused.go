@@ -8,8 +8,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// refusedAudit is the audit copy of a handled message whose queue has refused the copy because of its content. The message must
-// not be handled again because of that: the copy moves to the error queue.
+// refusedAudit is the audit copy of a handled message whose queue has refused the copy because of
+// its content. The message must not be handled again because of that: the copy moves to the error
+// queue.
 type refusedAudit struct {
 	err    error // of the audit queue
 	tried  int   // candidates that the error queue refused, and the driver did not foresee
@@ -17,7 +18,8 @@ type refusedAudit struct {
 	copied *refusedCopy
 }
 
-// auditRefused reports whether err refuses the audit copy that was sent last, so that another one may be accepted.
+// auditRefused reports whether err refuses the audit copy that was sent last, so that another one
+// may be accepted.
 func (in *incoming) auditRefused(err error) bool {
 	switch a := in.audit; {
 	case !copies.OfMessage(err):
@@ -31,8 +33,8 @@ func (in *incoming) auditRefused(err error) bool {
 	}
 }
 
-// next returns the copy of op, the audit copy, that is to be sent next to the error queue. If there is no further one, it
-// returns the last again.
+// next returns the copy of op, the audit copy, that is to be sent next to the error queue. If there
+// is no further one, it returns the last again.
 func (a *refusedAudit) next(op transport.Operation, l *live) transport.Operation {
 	a.copied = l.refusedCopyOf(op.Message, op.Queue, &copyError{
 		fmt.Sprintf("the message was handled, and its audit copy could not be sent to queue %q", op.Queue), a.err,

@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/goroutines"
 )
 
-// background starts the functions of Config.Background. The result ends their context and returns when they have.
+// background starts the functions of Config.Background. The result ends their context and returns
+// when they have.
 func (l *live) background(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
@@ -27,8 +28,8 @@ func (l *live) background(ctx context.Context) (stop func()) {
 	}
 }
 
-// awaited has the watch count the call that begins now, from the end of ctx on: then Run waits for the call. The caller calls
-// returned at the end of the call.
+// awaited has the watch count the call that begins now, from the end of ctx on: then Run waits for
+// the call. The caller calls returned at the end of the call.
 func (l *live) awaited(ctx context.Context, name string) (returned func()) {
 	var call overdue.Call
 	call.EnterFunction(&name)

@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// A function of Background begins when the endpoint can send, and sends until its last handler has returned.
+// A function of Background begins when the endpoint can send, and sends until its last handler has
+// returned.
 func TestABackgroundFunctionRunsAsLongAsTheEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []string

@@ -16,9 +16,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// The proof by chaos: whatever fails, and whenever it stops, a message ends in what its
-// handler sends, in the error queue or in the dead-letter queue; and in one of them only, once, where completing and
-// sending are one step.
+// The proof by chaos: whatever fails, and whenever it stops, a message ends in what its handler
+// sends, in the error queue or in the dead-letter queue; and in one of them only, once, where
+// completing and sending are one step.
 func TestNoFaultLosesAMessage(t *testing.T) {
 	for _, without := range []inmemory.Capability{
 		0, inmemory.Completer, inmemory.Exact, inmemory.Delay, inmemory.FreeRelease, inmemory.DeadLetterer,

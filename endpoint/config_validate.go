@@ -75,8 +75,8 @@ func (c Config) validate() error {
 	return errors.Join(append(errs, c.Recoverability.Validate())...)
 }
 
-// validateQueues reports queues that are both received from and an error or audit queue. of returns the one name of a
-// queue.
+// validateQueues reports queues that are both received from and an error or audit queue. of returns
+// the one name of a queue.
 func (c Config) validateQueues(of func(queue string) string, bad func(format string, args ...any)) {
 	var errorQueues []string
 	for _, queue := range c.Recoverability.ErrorQueues() {
@@ -144,8 +144,8 @@ const notText = "has a control character or invalid UTF-8, which not every broke
 // queueName reports whether a queue of the endpoint may have a name.
 func queueName(name string) bool { return isText(name) && !strings.Contains(name, "@") }
 
-// isText reports whether each broker keeps a text in headers, such as the name or the address of a queue: it is valid UTF-8
-// without control characters.
+// isText reports whether each broker keeps a text in headers, such as the name or the address of a
+// queue: it is valid UTF-8 without control characters.
 func isText(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
 }

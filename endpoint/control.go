@@ -10,32 +10,35 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pump"
 )
 
-// Pause stops receiving from all queues of the endpoint, or from those named, and returns when every received message
-// is settled or released. Handlers may finish; after StopTimeout their context is cancelled, as at the end of Run.
-// Messages that no handler has begun return to the queue. Where a release counts as an attempt, they are begun in the
-// first half of StopTimeout instead. Messages that arrive meanwhile wait at the broker until [Endpoint.Resume]. Pausing
-// a paused queue does nothing.
+// Pause stops receiving from all queues of the endpoint, or from those named, and returns when
+// every received message is settled or released. Handlers may finish; after StopTimeout their
+// context is cancelled, as at the end of Run. Messages that no handler has begun return to the
+// queue. Where a release counts as an attempt, they are begun in the first half of StopTimeout
+// instead. Messages that arrive meanwhile wait at the broker until [Endpoint.Resume]. Pausing a
+// paused queue does nothing.
 //
-// A paused endpoint can send. It is not ready: [Endpoint.Health] gives the reason. Other instances, and the queues of
-// the driver itself, are not paused.
+// A paused endpoint can send. It is not ready: [Endpoint.Health] gives the reason. Other instances,
+// and the queues of the driver itself, are not paused.
 //
-// When ctx ends first, Pause returns and the pause continues. A handler that calls Pause must use a ctx that ends, or a
-// goroutine: otherwise it waits for itself. Pause returns [ErrNotRunning] before Run is ready and after Run's context
-// has ended.
+// When ctx ends first, Pause returns and the pause continues. A handler that calls Pause must use a
+// ctx that ends, or a goroutine: otherwise it waits for itself. Pause returns [ErrNotRunning]
+// before Run is ready and after Run's context has ended.
 func (e *Endpoint) Pause(ctx context.Context, queues ...string) error {
 	return e.control(queues, func(s source) error { return s.Pause(ctx) })
 }
 
-// Resume receives again from all queues of the endpoint, or from those named, with the concurrency set last. It
-// returns when receiving has begun; where the broker refuses, the queue stays paused. Resuming a queue that is not
-// paused does nothing. Resume returns [ErrNotRunning] as [Endpoint.Pause] does.
+// Resume receives again from all queues of the endpoint, or from those named, with the concurrency
+// set last. It returns when receiving has begun; where the broker refuses, the queue stays paused.
+// Resuming a queue that is not paused does nothing. Resume returns [ErrNotRunning] as
+// [Endpoint.Pause] does.
 func (e *Endpoint) Resume(ctx context.Context, queues ...string) error {
 	return e.control(queues, func(s source) error { return s.Resume(ctx) })
 }
 
-// SetConcurrency changes how many messages are handled at once, of each queue of the endpoint; n is from 1 to 65,536.
-// More messages start at once; a lower number takes effect as handlers finish. SetConcurrency returns [ErrNotRunning]
-// before Run is ready. It does not change [Config].Concurrency.
+// SetConcurrency changes how many messages are handled at once, of each queue of the endpoint; n is
+// from 1 to 65,536. More messages start at once; a lower number takes effect as handlers finish.
+// SetConcurrency returns [ErrNotRunning] before Run is ready. It does not change
+// [Config].Concurrency.
 func (e *Endpoint) SetConcurrency(n int) error {
 	if n < 1 || n > maxConcurrency {
 		return fmt.Errorf("set concurrency to %d: it must be from 1 to %d", n, maxConcurrency)
@@ -65,8 +68,8 @@ func (e *Endpoint) control(queues []string, act func(source) error) error {
 	return ErrNotRunning
 }
 
-// receivesFrom reports whether the endpoint receives from the queue with that short name; the driver's own queues are
-// included.
+// receivesFrom reports whether the endpoint receives from the queue with that short name; the
+// driver's own queues are included.
 func (l *live) receivesFrom(queue string) bool {
 	is := func(s source) bool { return l.names.of(s.Queue()) == queue }
 	return slices.ContainsFunc(l.sources, is) || slices.ContainsFunc(l.satellites.all(), is)

@@ -15,8 +15,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// refusedCopy is a message of the endpoint itself, such as an audit copy, that its queue refused. Its copies for the error
-// queue name that queue as the one in which the message failed, so that a return brings the message there.
+// refusedCopy is a message of the endpoint itself, such as an audit copy, that its queue refused.
+// Its copies for the error queue name that queue as the one in which the message failed, so that a
+// return brings the message there.
 type refusedCopy struct {
 	live    *live
 	message *transport.Message
@@ -33,7 +34,8 @@ func (l *live) refusedCopyOf(m *transport.Message, queue string, err error, part
 	}}
 }
 
-// toErrorQueue calls send with one copy for the error queue after the other, until the queue accepts one or refuses all.
+// toErrorQueue calls send with one copy for the error queue after the other, until the queue
+// accepts one or refuses all.
 func (c *refusedCopy) toErrorQueue(send func(transport.Operation) error) (err error) {
 	full := fault.Headers(c.failure, c.live.e.host, fault.Frame{Func: "github.com/holdfast-go/holdfast/endpoint." + c.part})
 	full.Set(header.FailedQ, c.live.names.address(c.failure.Queue))
@@ -70,8 +72,8 @@ func (e *copyError) Unwrap() error { return e.err }
 // FaultClass returns the class of the fault in the error queue.
 func (e *copyError) FaultClass() string { return "undeliverable" }
 
-// moveRefused moves a message to the error queue, because a copy of it was refused for its content. If the error queue
-// refuses the message too, the message waits for the queue, or is requeued.
+// moveRefused moves a message to the error queue, because a copy of it was refused for its content.
+// If the error queue refuses the message too, the message waits for the queue, or is requeued.
 func (in *incoming) moveRefused(ctx context.Context, failure *copyError) {
 	in.logError(ctx, slog.LevelError, "a copy of a message was refused: moving the message to the error queue", failure)
 	in.slot.Free()
@@ -79,7 +81,8 @@ func (in *incoming) moveRefused(ctx context.Context, failure *copyError) {
 	in.settleBy(ctx, r.end(ctx, rec, r.conclude(ctx, rec)))
 }
 
-// errorOf returns the error of operation i of a dispatch that failed with err; nil if the dispatch failed because of others.
+// errorOf returns the error of operation i of a dispatch that failed with err; nil if the dispatch
+// failed because of others.
 func errorOf(err error, i int) error {
 	refusal, ok := errors.AsType[*transport.DispatchError](err)
 	if !ok {

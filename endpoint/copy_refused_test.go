@@ -20,7 +20,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// heavy is a message with headers of a foreign producer that fill a bound of 20,000 bytes up to the last 50.
+// heavy is a message with headers of a foreign producer that fill a bound of 20,000 bytes up to the
+// last 50.
 func heavy(id string) *transport.Message {
 	m := wire(id)
 	m.Headers.Set("Foreign", "")
@@ -56,8 +57,8 @@ func unpacked(t *testing.T, broker *inmemory.Transport, queue string) *transport
 
 var units = []inmemory.Capability{0, inmemory.Completer}
 
-// A message whose headers fill the bound moves to the error queue, packed, and is whole when it has been returned: by
-// ServiceControl, which returns the packed one.
+// A message whose headers fill the bound moves to the error queue, packed, and is whole when it has
+// been returned: by ServiceControl, which returns the packed one.
 func TestFullHeadersMoveAndReturn(t *testing.T) {
 	for _, without := range units {
 		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
@@ -117,7 +118,8 @@ func TestDamagedPackedMessageIsUndecodable(t *testing.T) {
 	})
 }
 
-// A refusal of the message leads to the next candidate, whatever its reason. A refusal of the queue keeps the candidate.
+// A refusal of the message leads to the next candidate, whatever its reason. A refusal of the queue
+// keeps the candidate.
 func TestRefusalsOfAMessageAndOfAQueue(t *testing.T) {
 	for name, test := range map[string]struct {
 		err  error
@@ -156,7 +158,8 @@ func TestRefusalsOfAMessageAndOfAQueue(t *testing.T) {
 	}
 }
 
-// The audit copy of a handled message is refused: the message is not handled again, and the copy moves to the error queue.
+// The audit copy of a handled message is refused: the message is not handled again, and the copy
+// moves to the error queue.
 func TestRefusedAuditCopyMovesToTheErrorQueue(t *testing.T) {
 	for name, test := range map[string]struct {
 		mode     endpoint.TransactionMode
@@ -232,8 +235,8 @@ func TestAuditCopyThatNoQueueAcceptsFails(t *testing.T) {
 	})
 }
 
-// A message of the outbox that its queue and the error queue refuse whole moves to the error queue packed; the audit copy
-// too.
+// A message of the outbox that its queue and the error queue refuse whole moves to the error queue
+// packed; the audit copy too.
 func TestRefusedRowOfTheOutboxMovesPacked(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		bounded(broker, 0)

@@ -22,7 +22,8 @@ type reception struct {
 	reported bool
 }
 
-// note records the error of a Receive. It reports true once in an outage, when that has lasted for criticalOutage.
+// note records the error of a Receive. It reports true once in an outage, when that has lasted for
+// criticalOutage.
 func (r *reception) note(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,7 +49,8 @@ func (r *reception) failing() (time.Time, error) {
 	return r.since, r.err
 }
 
-// watch returns the function that the pump calls after each Receive that failed, and after the first that succeeded.
+// watch returns the function that the pump calls after each Receive that failed, and after the
+// first that succeeded.
 func (l *live) watch(ctx context.Context, r *reception) func(error) {
 	return func(err error) {
 		if r.note(err) {

@@ -6,12 +6,14 @@ import (
 	"time"
 )
 
-// deadlines returns contexts that end after at least span and less than twice that. Messages that settle at about the
-// same time share one, because a timer for each would cost more than the rest of settling.
+// deadlines returns contexts that end after at least span and less than twice that. Messages that
+// settle at about the same time share one, because a timer for each would cost more than the rest
+// of settling.
 type deadlines struct {
 	parent context.Context //nolint:containedctx // of the whole run, never cancelled before its end
 	span   time.Duration
-	// blocked reports whether the broker takes no messages at the moment: then no context ends. Optional.
+	// blocked reports whether the broker takes no messages at the moment: then no context ends.
+	// Optional.
 	blocked func() bool
 
 	mu      sync.Mutex      // guards the rest
@@ -43,8 +45,8 @@ func (d *deadlines) close() {
 	}
 }
 
-// extended is a context whose end is that of a deadline, also for contexts derived from it: Value does not show them
-// done, whose error they would take.
+// extended is a context whose end is that of a deadline, also for contexts derived from it: Value
+// does not show them done, whose error they would take.
 type extended struct {
 	context.Context                 //nolint:containedctx // it is one
 	done            context.Context //nolint:containedctx // it ends as extended does
@@ -59,8 +61,9 @@ func (c extended) Err() error {
 	return context.DeadlineExceeded
 }
 
-// withExtension returns a context whose deadline is extended while the broker is blocked, and by another span after
-// that. Waiting for a blocked broker is no failure of the message that is settled.
+// withExtension returns a context whose deadline is extended while the broker is blocked, and by
+// another span after that. Waiting for a blocked broker is no failure of the message that is
+// settled.
 func withExtension(parent context.Context, span time.Duration, blocked func() bool) (context.Context, func()) {
 	done, end := context.WithCancel(parent)
 	var arm func(wasBlocked bool)

@@ -184,7 +184,8 @@ func TestAPolicyThatIsGoneAtRedeliveryIsLogged(t *testing.T) {
 	})
 }
 
-// The number of retries is that of the policy when the message fails, and not of that when it failed first.
+// The number of retries is that of the policy when the message fails, and not of that when it
+// failed first.
 func TestDeferredRetriesAreReadAtTheFailure(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var calls harness.Tally

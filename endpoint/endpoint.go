@@ -107,8 +107,9 @@ func stage[T any](
 	return f
 }
 
-// WaitReady waits until the endpoint can send and receives, and returns nil while it runs. It returns the error of
-// Run where that has failed, [ErrNotRunning] where it has returned nil, and the cause of ctx when that ends first.
+// WaitReady waits until the endpoint can send and receives, and returns nil while it runs. It
+// returns the error of Run where that has failed, [ErrNotRunning] where it has returned nil, and
+// the cause of ctx when that ends first.
 func (e *Endpoint) WaitReady(ctx context.Context) error {
 	select {
 	case <-e.ready:
@@ -132,8 +133,8 @@ func (e *Endpoint) over() bool {
 	}
 }
 
-// Send sends m, a registered command or response, to the queue of its route or of [To]. It returns nil when the broker
-// has accepted the message, and [ErrNotRunning] before Run is ready.
+// Send sends m, a registered command or response, to the queue of its route or of [To]. It returns
+// nil when the broker has accepted the message, and [ErrNotRunning] before Run is ready.
 func (e *Endpoint) Send(ctx context.Context, m any, opts ...SendOption) error {
 	return e.send(ctx, m, "", opts, nil)
 }
@@ -143,14 +144,14 @@ func (e *Endpoint) SendLocal(ctx context.Context, m any, opts ...SendOption) err
 	return e.sendLocal(ctx, m, opts, nil)
 }
 
-// Publish sends m, a registered event, to the subscribers of its type and of its base types. It returns nil when the
-// broker has accepted it, and [ErrNotRunning] before Run is ready.
+// Publish sends m, a registered event, to the subscribers of its type and of its base types. It
+// returns nil when the broker has accepted it, and [ErrNotRunning] before Run is ready.
 func (e *Endpoint) Publish(ctx context.Context, m any, opts ...PublishOption) error {
 	return e.publish(ctx, m, opts, nil)
 }
 
-// Cancel removes a delayed message by its receipt, which [ReceiptIn] stores. It fails with [transport.ErrNotFound] when
-// the message has been delivered or cancelled.
+// Cancel removes a delayed message by its receipt, which [ReceiptIn] stores. It fails with
+// [transport.ErrNotFound] when the message has been delivered or cancelled.
 func (e *Endpoint) Cancel(ctx context.Context, r transport.Receipt) error {
 	live := e.live.Load()
 	if live == nil {
@@ -163,12 +164,13 @@ func (e *Endpoint) Cancel(ctx context.Context, r transport.Receipt) error {
 	return c.Cancel(ctx, r.Cancel)
 }
 
-// RunAll runs endpoints side by side until ctx ends, each with its own transport and retries. Their transports may
-// share connections, as those on one PostgreSQL do. An endpoint that fails does not stop the others: its error is
-// logged at once. RunAll returns all errors, joined.
+// RunAll runs endpoints side by side until ctx ends, each with its own transport and retries. Their
+// transports may share connections, as those on one PostgreSQL do. An endpoint that fails does not
+// stop the others: its error is logged at once. RunAll returns all errors, joined.
 //
-// Endpoints with one name on one transport receive from one queue, so they must have the same handlers. Otherwise an endpoint
-// would receive messages that it does not handle, and RunAll fails before any endpoint runs.
+// Endpoints with one name on one transport receive from one queue, so they must have the same
+// handlers. Otherwise an endpoint would receive messages that it does not handle, and RunAll fails
+// before any endpoint runs.
 func RunAll(ctx context.Context, endpoints ...*Endpoint) error {
 	if err := checkNames(endpoints); err != nil {
 		for _, e := range endpoints {
@@ -192,14 +194,15 @@ func RunAll(ctx context.Context, endpoints ...*Endpoint) error {
 	return errors.Join(errs...)
 }
 
-// Handles reports whether the endpoint has a handler for m, a value of a registered message, or for a base type of m.
+// Handles reports whether the endpoint has a handler for m, a value of a registered message, or for
+// a base type of m.
 func (e *Endpoint) Handles(m any) bool {
 	t, err := e.types.of(m)
 	return err == nil && e.types.handles(t)
 }
 
-// Policy returns the resilience policy with that name, of Config.Recoverability.Policies or of one of its rules, with
-// defaults for its zero fields. It reports false if there is none.
+// Policy returns the resilience policy with that name, of Config.Recoverability.Policies or of one
+// of its rules, with defaults for its zero fields. It reports false if there is none.
 func (e *Endpoint) Policy(name string) (resilience.Policy, bool) {
 	return e.recoverability.NamedPolicy(name)
 }

@@ -9,17 +9,18 @@ import (
 )
 
 var (
-	// ErrNotRunning is returned by the methods of an [Endpoint] that need the broker, before Run is ready and after it
-	// has returned.
+	// ErrNotRunning is returned by the methods of an [Endpoint] that need the broker, before Run is
+	// ready and after it has returned.
 	ErrNotRunning = errors.New("the endpoint is not running")
-	// ErrSessionOver is returned by a [Session] that is used after its handlers have returned: a message could not be
-	// sent with the handled one any more.
+	// ErrSessionOver is returned by a [Session] that is used after its handlers have returned: a
+	// message could not be sent with the handled one any more.
 	ErrSessionOver = errors.New("the message has been handled: its session is over")
-	// ErrHandlerTimeout is the cause of a handler's context that was cancelled after [Config.HandlerTimeout]. The error
-	// that the handler then returns wraps it.
+	// ErrHandlerTimeout is the cause of a handler's context that was cancelled after
+	// [Config.HandlerTimeout]. The error that the handler then returns wraps it.
 	ErrHandlerTimeout error = timeoutError{}
 
-	// ErrReceiptHeader is wrapped by the error of a call with the option [Header] for a header that describes one received message.
+	// ErrReceiptHeader is wrapped by the error of a call with the option [Header] for a header that
+	// describes one received message.
 	ErrReceiptHeader = errors.New("the header describes a received message, and no message is sent with it")
 
 	errNotRegistered = errors.New("not registered: add it to Config.Messages")

@@ -14,7 +14,8 @@ type changePrice struct {
 	Cents   int
 }
 
-// The prices of an article are written one after the other, and those of other articles at the same time.
+// The prices of an article are written one after the other, and those of other articles at the same
+// time.
 func ExampleHandleInOrderBy() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

@@ -13,8 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// An endpoint with an outbox. A program has, for example, a rabbitmq.Transport and a postgres.Transport in the place of
-// broker and database, and its handlers write in the transaction of postgres.Tx.
+// An endpoint with an outbox. A program has, for example, a rabbitmq.Transport and a
+// postgres.Transport in the place of broker and database, and its handlers write in the transaction
+// of postgres.Tx.
 func ExampleConfig_outbox() {
 	ctx, stop := context.WithCancel(context.Background())
 	broker, database := &inmemory.Transport{}, &inmemory.Transport{}
@@ -100,7 +101,8 @@ func ExampleConfig_remember() {
 	// order 4712
 }
 
-// Sending succeeds while the broker is away: the message is stored in the database, and leaves when the broker is back.
+// Sending succeeds while the broker is away: the message is stored in the database, and leaves when
+// the broker is back.
 func ExampleViaOutbox() {
 	ctx, stop := context.WithCancel(context.Background())
 	var away atomic.Bool

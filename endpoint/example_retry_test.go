@@ -62,7 +62,8 @@ func sendInvoice(ctx context.Context, cfg endpoint.Config) {
 	}
 }
 
-// An inline policy retries within the delivery. The message waits in the memory of the process, without a slot.
+// An inline policy retries within the delivery. The message waits in the memory of the process,
+// without a slot.
 func ExampleConfig_inline() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -73,8 +74,8 @@ func ExampleConfig_inline() {
 	// attempt 3 of 5: delayed retries "", limited true
 }
 
-// A deferred policy retries by delayed copies, which wait at the broker. The state of the retries is in their headers, and
-// Notify is told when the next attempt is due.
+// A deferred policy retries by delayed copies, which wait at the broker. The state of the retries
+// is in their headers, and Notify is told when the next attempt is due.
 func ExampleConfig_deferred() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -91,7 +92,8 @@ func ExampleConfig_deferred() {
 	// attempt 3 of 5: delayed retries "2", limited true
 }
 
-// A time-out is of one attempt. An error after it is a failed attempt, which is retried like any other.
+// A time-out is of one attempt. An error after it is a failed attempt, which is retried like any
+// other.
 func ExampleMessage_Timeout() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

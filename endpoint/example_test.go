@@ -223,7 +223,8 @@ func ExampleConfig_behavior() {
 
 var errBusy = errors.New("the bank is busy")
 
-// patient retries later, as often as it takes, while the bank is busy. For the rest it goes by the numbers.
+// patient retries later, as often as it takes, while the bank is busy. For the rest it goes by the
+// numbers.
 func patient(f recoverability.Failure) recoverability.Action {
 	if errors.Is(f.Err, errBusy) {
 		return recoverability.Delay{For: 10 * time.Millisecond}

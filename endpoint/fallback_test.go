@@ -368,7 +368,8 @@ func TestARefusedCopySendsTheRecoverStageOnce(t *testing.T) {
 	}
 }
 
-// What is to go to the same queue again is no more refused than what is to go to the error queue: both wait.
+// What is to go to the same queue again is no more refused than what is to go to the error queue:
+// both wait.
 func TestAnUnreachableBrokerRefusesNoFallback(t *testing.T) {
 	unreached := fmt.Errorf("no connection: %w", transport.ErrUnreachable)
 	for _, without := range []inmemory.Capability{0, inmemory.Completer} {

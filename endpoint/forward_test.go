@@ -18,7 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// A forwarded message has all of its attempts at its new endpoint, however often it failed at the one before.
+// A forwarded message has all of its attempts at its new endpoint, however often it failed at the
+// one before.
 func TestAForwardedMessageHasAllOfItsAttempts(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var calls harness.Tally
@@ -83,7 +84,8 @@ func TestAReplyWithoutASagaIDNamesNoSaga(t *testing.T) {
 	})
 }
 
-// A reply to a request of a saga names the saga, as NServiceBus looks for it; no other message does.
+// A reply to a request of a saga names the saga, as NServiceBus looks for it; no other message
+// does.
 func TestAReplyNamesTheSagaThatAsked(t *testing.T) {
 	const id, kind = "df0bdbd8-8c42-83f5-93e6-915c4ca2d800", "Interop.AskingSaga, net, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null"
 	for _, asked := range []bool{true, false} {

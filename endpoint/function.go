@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/goroutines"
 )
 
-// The names of the functions of the program that the watch counts beside handlers: see [overdue.Call.EnterFunction]. A key
-// function has the name of its handler.
+// The names of the functions of the program that the watch counts beside handlers: see
+// [overdue.Call.EnterFunction]. A key function has the name of its handler.
 var (
 	nameTranslate      = "Transport.Translate"
 	nameDecode         = "the decoding of the message"
@@ -23,8 +23,8 @@ var (
 	nameOnFinalFailure = "Config.OnFinalFailure"
 )
 
-// asFunction calls f, a function of the program that is called for the message, in a goroutine of its own: see apart. The watch
-// counts the call until f returns.
+// asFunction calls f, a function of the program that is called for the message, in a goroutine of
+// its own: see apart. The watch counts the call until f returns.
 func (in *incoming) asFunction(call *overdue.Call, name *string, f func() error) error {
 	return panics.Apart(func() error {
 		call.EnterFunction(name)
@@ -34,17 +34,20 @@ func (in *incoming) asFunction(call *overdue.Call, name *string, f func() error)
 	})
 }
 
-// Late implements [overdue.Observer]: the messages behind one whose call is late take their keys before it.
+// Late implements [overdue.Observer]: the messages behind one whose call is late take their keys
+// before it.
 func (in *incoming) Late() { in.keyed.arrivals.Overtake(in.slot) }
 
-// observe has the watch tell the message that a call is late, if other messages wait for it to take its keys.
+// observe has the watch tell the message that a call is late, if other messages wait for it to take
+// its keys.
 func (in *incoming) observe(call *overdue.Call) {
 	if in.keyed.arrivals != nil {
 		call.Observer = in
 	}
 }
 
-// translate has the function of the driver's user change the message. If the function fails, the message cannot be decoded.
+// translate has the function of the driver's user change the message. If the function fails, the
+// message cannot be decoded.
 func (in *incoming) translate() {
 	f := in.live.translate
 	if f == nil || in.delivery.Message().Undecodable != nil {

@@ -226,8 +226,8 @@ func (r *troubled) others() int {
 	return len(slices.DeleteFunc(r.handled.List(), func(id string) bool { return id == "bad" }))
 }
 
-// A function that hangs takes one slot. The log and Health name the function and its message, and Run returns without the
-// function.
+// A function that hangs takes one slot. The log and Health name the function and its message, and
+// Run returns without the function.
 func TestAHangingFunctionTakesOneSlot(t *testing.T) {
 	eachFunction(t, "hang", func(t *testing.T, f userFunction, tr *trouble, r *troubled) {
 		after(20 * time.Second)
@@ -282,14 +282,16 @@ func TestAFunctionThatEndsItsGoroutine(t *testing.T) {
 				if health := r.Health(); !health.Ready || len(health.Warnings) > 0 {
 					t.Errorf("health: %+v", health)
 				}
-				// A function that is called for each message of a handler that succeeds fails its message.
+				// A function that is called for each message of a handler that succeeds fails its
+				// message.
 				r.wantAllSettled(t, true)
 			})
 		})
 	}
 }
 
-// wantAllSettled fails unless all messages are handled, but for "bad" if that is to be in the error queue.
+// wantAllSettled fails unless all messages are handled, but for "bad" if that is to be in the error
+// queue.
 func (r *troubled) wantAllSettled(t *testing.T, failed bool) {
 	t.Helper()
 	r.stop()
@@ -539,8 +541,8 @@ func TestAHangingRelayBehaviorIsNamed(t *testing.T) {
 	})
 }
 
-// A message is what Translate makes of it: for the handler, the inbox and the error queue. The driver's own message and other
-// deliveries of the message are not changed.
+// A message is what Translate makes of it: for the handler, the inbox and the error queue. The
+// driver's own message and other deliveries of the message are not changed.
 func TestATranslatedMessageIsProcessed(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		var seen, handled harness.Tally

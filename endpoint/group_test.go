@@ -26,9 +26,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// frameForm is the form of a frame for ServiceControl: blanks, a word, blanks, a type, a dot, a method, and in
-// parentheses nothing or pairs of a type and a name. A place may follow: a word, a path with a root, a colon, a word and a
-// number. Only blanks and tabs divide words, so that a type may go on in the next line.
+// frameForm is the form of a frame for ServiceControl: blanks, a word, blanks, a type, a dot, a
+// method, and in parentheses nothing or pairs of a type and a name. A place may follow: a word, a
+// path with a root, a colon, a word and a number. Only blanks and tabs divide words, so that a type
+// may go on in the next line.
 var frameForm = func() *regexp.Regexp {
 	const (
 		blank = `[ \t]`
@@ -158,7 +159,8 @@ func TestFailuresAreGroupedByTheirHandlerOrTheirPanic(t *testing.T) {
 	}
 }
 
-// checkGroup has the endpoint fail for a message of a type, and compares its group, also where headers are cut.
+// checkGroup has the endpoint fail for a message of a type, and compares its group, also where
+// headers are cut.
 func checkGroup(t *testing.T, broker *inmemory.Transport, cfg endpoint.Config, types, want string) {
 	t.Helper()
 	cfg.Recoverability = once

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/stateful"
 )
 
-// Handler handles the messages of a type and of its derived types, or of all types that implement an interface.
-// [Handle] makes one.
+// Handler handles the messages of a type and of its derived types, or of all types that implement
+// an interface. [Handle] makes one.
 type Handler struct {
 	goType reflect.Type
 	name   string
@@ -33,12 +33,12 @@ type Handler struct {
 //     pointer to the struct.
 //
 // The handlers of a message are called in the order of the Config, one after the other, each once;
-// [Session.DoNotContinue] skips the rest. Many goroutines call fn at once. The endpoint subscribes to the events of its
-// handlers.
+// [Session.DoNotContinue] skips the rest. Many goroutines call fn at once. The endpoint subscribes
+// to the events of its handlers.
 //
-// When all handlers of a message have returned nil, their messages are sent and the message is completed. When one
-// returns an error or panics, nothing is sent and recoverability decides. ctx ends when the endpoint stops before fn
-// has returned, or when the lease of the message is lost.
+// When all handlers of a message have returned nil, their messages are sent and the message is
+// completed. When one returns an error or panics, nothing is sent and recoverability decides. ctx
+// ends when the endpoint stops before fn has returned, or when the lease of the message is lost.
 func Handle[M any](fn func(ctx context.Context, s *Session, m M) error) Handler {
 	t := reflect.TypeFor[M]()
 	h := Handler{goType: handledType(t), name: "nil"}
@@ -50,27 +50,30 @@ func Handle[M any](fn func(ctx context.Context, s *Session, m M) error) Handler 
 	return h
 }
 
-// HandleInOrderBy is [Handle], and within this process only it handles messages with one key one after the other, in the
-// order in which the process received them. Other processes with the same endpoint handle messages with that key at the
-// same time: for an order among all of them, run one process.
+// HandleInOrderBy is [Handle], and within this process only it handles messages with one key one
+// after the other, in the order in which the process received them. Other processes with the same
+// endpoint handle messages with that key at the same time: for an order among all of them, run one
+// process.
 //
-// The keys of all handlers of the endpoint are one set: messages of two types with an equal key, such as the id of an
-// order, wait for each other too. Prefix the keys of messages that need not. A message has the keys of all its handlers
-// at once, from before the first is called until it is settled.
+// The keys of all handlers of the endpoint are one set: messages of two types with an equal key,
+// such as the id of an order, wait for each other too. Prefix the keys of messages that need not. A
+// message has the keys of all its handlers at once, from before the first is called until it is
+// settled.
 //
-// A message that fails gives its key up: the next one is handled before its retry, immediate or delayed. So does a
-// message that waits for [recoverability.Config].RateLimit. A conflict with another transaction and an outage of the
-// outbox's database are no failures, and keep the order. The broker may deliver messages in another order than that in
-// which they were sent.
+// A message that fails gives its key up: the next one is handled before its retry, immediate or
+// delayed. So does a message that waits for [recoverability.Config].RateLimit. A conflict with
+// another transaction and an outage of the outbox's database are no failures, and keep the order.
+// The broker may deliver messages in another order than that in which they were sent.
 //
-// A message that waits has no slot, so that messages with other keys are handled meanwhile, and no transaction. Its
-// lease is renewed, and [Config.HandlerTimeout] begins with the handler. At most four times Concurrency messages wait,
-// for keys and for [Message.AtMost]; with more in a row, others wait behind them. When the endpoint stops, those that
-// wait return to their queue.
+// A message that waits has no slot, so that messages with other keys are handled meanwhile, and no
+// transaction. Its lease is renewed, and [Config.HandlerTimeout] begins with the handler. At most
+// four times Concurrency messages wait, for keys and for [Message.AtMost]; with more in a row,
+// others wait behind them. When the endpoint stops, those that wait return to their queue.
 //
-// key is called once per attempt, before any handler. It must return at most 500 bytes of valid UTF-8, and not "": else
-// the message is moved to the error queue without a retry. A panic of key is a failure of the message. A message whose key
-// is not known after 10 s, because key or the decoding of the message hangs, is overtaken by the messages behind it.
+// key is called once per attempt, before any handler. It must return at most 500 bytes of valid
+// UTF-8, and not "": else the message is moved to the error queue without a retry. A panic of key
+// is a failure of the message. A message whose key is not known after 10 s, because key or the
+// decoding of the message hangs, is overtaken by the messages behind it.
 func HandleInOrderBy[M any](key func(M) string, fn func(ctx context.Context, s *Session, m M) error) Handler {
 	h := Handle(fn)
 	if key == nil {
@@ -84,20 +87,22 @@ func HandleInOrderBy[M any](key func(M) string, fn func(ctx context.Context, s *
 	return h
 }
 
-// Sends returns the handler with messages of the types that it sends: [New] fails when one of them is not registered.
+// Sends returns the handler with messages of the types that it sends: [New] fails when one of them
+// is not registered.
 func (h Handler) Sends(messages ...any) Handler {
 	h.sends = append(slices.Clip(h.sends), messages...)
 	return h
 }
 
-// SendsLocal is [Handler.Sends] for messages that the handler sends to the endpoint's own queue: [New] also fails when the
-// endpoint has no handler for one of them.
+// SendsLocal is [Handler.Sends] for messages that the handler sends to the endpoint's own queue:
+// [New] also fails when the endpoint has no handler for one of them.
 func (h Handler) SendsLocal(messages ...any) Handler {
 	h.local = append(slices.Clip(h.local), messages...)
 	return h
 }
 
-// Stateful returns the handler with a declaration of its records. It is for packages of this module, such as saga.
+// Stateful returns the handler with a declaration of its records. It is for packages of this
+// module, such as saga.
 func (h Handler) Stateful(d stateful.Declaration) Handler {
 	h.state, h.key = &d, d.Key
 	if v := reflect.ValueOf(d.Func); v.Kind() == reflect.Func && !v.IsNil() {
@@ -112,8 +117,8 @@ func (h *Handler) isFunc(fn any) {
 	h.name = shortName(h.frame().Func)
 }
 
-// handledType returns the struct or interface of a handler of t. A pointer to an interface is returned unchanged: no
-// type implements it.
+// handledType returns the struct or interface of a handler of t. A pointer to an interface is
+// returned unchanged: no type implements it.
 func handledType(t reflect.Type) reflect.Type {
 	if s := structType(t); s.Kind() != reflect.Interface {
 		return s
@@ -121,13 +126,14 @@ func handledType(t reflect.Type) reflect.Type {
 	return t
 }
 
-// frame returns the user's function. The method of a value has no place in its source, because the compiler makes the
-// function.
+// frame returns the user's function. The method of a value has no place in its source, because the
+// compiler makes the function.
 func (h *Handler) frame() fault.Frame {
 	f := runtime.FuncForPC(h.pc)
 	file, line := f.FileLine(h.pc)
 	return fault.Frame{Func: strings.TrimSuffix(f.Name(), "-fm"), File: file, Line: line}
 }
 
-// shortName returns a function's name without the path of its package, such as "billing.(*Service).Charge".
+// shortName returns a function's name without the path of its package, such as
+// "billing.(*Service).Charge".
 func shortName(function string) string { return function[strings.LastIndexByte(function, '/')+1:] }

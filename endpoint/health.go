@@ -13,27 +13,31 @@ import (
 // Health is the state of an endpoint. Package endpoint/health serves it over HTTP.
 type Health struct {
 	Endpoint string `json:"endpoint"`
-	// Live is false when Run has returned: then the process must be restarted. It stays true while the broker is not
-	// reachable, because the endpoint waits for it.
+	// Live is false when Run has returned: then the process must be restarted. It stays true while
+	// the broker is not reachable, because the endpoint waits for it.
 	Live bool `json:"live"`
-	// Ready is true while the endpoint receives and processes messages. It is false before Run is ready and after its
-	// context has ended, while receiving fails or is paused, while the driver's own queues are not known, while attempts
-	// are limited after failures in a row, while a failed message cannot be settled or waits for its error queue, and while
-	// handlers beyond their time limit, or functions that have not returned within 10 s, take all slots of a queue.
+	// Ready is true while the endpoint receives and processes messages. It is false before Run is
+	// ready and after its context has ended, while receiving fails or is paused, while the driver's
+	// own queues are not known, while attempts are limited after failures in a row, while a failed
+	// message cannot be settled or waits for its error queue, and while handlers beyond their time
+	// limit, or functions that have not returned within 10 s, take all slots of a queue.
 	Ready bool `json:"ready"`
 	// Reasons are the reasons why the endpoint is not live or not ready.
 	Reasons []string `json:"reasons,omitempty"`
-	// Warnings are missing parts of an endpoint that is ready nevertheless, functions of the program that have not returned
-	// within 10 s, failures that the transport foresees, and schedules that skip their occurrences.
+	// Warnings are missing parts of an endpoint that is ready nevertheless, functions of the
+	// program that have not returned within 10 s, failures that the transport foresees, and
+	// schedules that skip their occurrences.
 	Warnings []string `json:"warnings,omitempty"`
-	// Quarantined is the number of messages in quarantine, of all instances; -1 if the transport does not count them. It is
-	// inspected every 5 s while there are some, every Quarantine.Idle (a minute) while there are none, and when this instance moves one there.
+	// Quarantined is the number of messages in quarantine, of all instances; -1 if the transport
+	// does not count them. It is inspected every 5 s while there are some, every Quarantine.Idle (a
+	// minute) while there are none, and when this instance moves one there.
 	Quarantined int64 `json:"quarantined,omitempty"`
 	// Outbox is the state of the outbox; nil without one.
 	Outbox *OutboxHealth `json:"outbox,omitempty"`
 	// RateLimits are the limits in force: see [recoverability.RateLimit].
 	RateLimits []RateLimitHealth `json:"rate_limits,omitempty"`
-	// Queues are the queues that the running endpoint receives from, with the quarantine queue while it is processed.
+	// Queues are the queues that the running endpoint receives from, with the quarantine queue
+	// while it is processed.
 	Queues []QueueHealth `json:"queues,omitempty"`
 }
 
@@ -43,9 +47,11 @@ type QueueHealth struct {
 	Buffered int    `json:"buffered"` // received, not handled yet
 	Handling int    `json:"handling"` // in handlers
 	Settling int    `json:"settling"` // handled, not settled yet; or waiting because of [Message.AtMost] or for a key
-	// Held is the number of failed messages that wait because their error queue accepts no messages. They take no slots.
+	// Held is the number of failed messages that wait because their error queue accepts no
+	// messages. They take no slots.
 	Held int `json:"held,omitempty"`
-	// Bytes is the size of the headers and bodies of all except the held ones: see [Config.MaxBufferedBytes].
+	// Bytes is the size of the headers and bodies of all except the held ones: see
+	// [Config.MaxBufferedBytes].
 	Bytes int64 `json:"bytes"`
 }
 

@@ -25,11 +25,13 @@ const (
 	decidedDelay = 30 * time.Second
 )
 
-// lineError is the last refusal of an error queue for which other messages wait. The message was not sent.
+// lineError is the last refusal of an error queue for which other messages wait. The message was
+// not sent.
 type lineError struct{ errtree.Mark }
 
-// canWait reports whether the message may wait for its error queue, without a slot, after its move has failed with err. Another
-// error of the move than that of the copy, and a refusal of the copy for its content, do not end by waiting.
+// canWait reports whether the message may wait for its error queue, without a slot, after its move
+// has failed with err. Another error of the move than that of the copy, and a refusal of the copy
+// for its content, do not end by waiting.
 func (r *recovery) canWait(err error) bool {
 	if r.move == nil || !r.move.isHeldable() {
 		return false
@@ -41,13 +43,14 @@ func (r *recovery) canWait(err error) bool {
 	return (refused(err) || unanswered(err)) && !stranded && !copies.OfMessage(errorOf(err, len(r.move.sent)))
 }
 
-// isHeldable reports whether the message may wait and can be moved later: a transaction cannot be kept open.
+// isHeldable reports whether the message may wait and can be moved later: a transaction cannot be
+// kept open.
 func (x *execution) isHeldable() bool {
 	return x.mayWait && x.exclusive == nil && x.session.tx == nil && !x.settlement.over() && !x.settlement.completedFirst()
 }
 
-// beginHold holds the message whose move has failed with err, and reports it. It returns false if the message cannot wait, or if
-// too many are held already.
+// beginHold holds the message whose move has failed with err, and reports it. It returns false if
+// the message cannot wait, or if too many are held already.
 func (r *recovery) beginHold(ctx context.Context, err error) (w waits, ok bool) {
 	if !r.canWait(err) {
 		return w, false
@@ -74,7 +77,8 @@ func (r *recovery) beginHold(ctx context.Context, err error) (w waits, ok bool) 
 	return waits{r.move, place, until}, true
 }
 
-// hold keeps a message until the error queue accepts it. The message leaves when the endpoint stops, or its delivery ends soon.
+// hold keeps a message until the error queue accepts it. The message leaves when the endpoint
+// stops, or its delivery ends soon.
 func (in *incoming) hold(ctx context.Context, w waits) {
 	x, place := w.move, w.place
 	defer func() { in.endHold(ctx, place.Leave()) }()
@@ -129,8 +133,8 @@ func (in *incoming) deliveryLost() bool {
 	return ok && d.Lost()
 }
 
-// deliveryEndsSoon reports whether the broker is about to deliver the message again: after three quarters of the time for which it
-// may be unsettled, or after half of a lease without a renewal.
+// deliveryEndsSoon reports whether the broker is about to deliver the message again: after three
+// quarters of the time for which it may be unsettled, or after half of a lease without a renewal.
 func (in *incoming) deliveryEndsSoon(until time.Time) bool {
 	return in.slot.LeaseLate() || !until.IsZero() && time.Until(until) <= in.live.limits.MaxHold/4
 }
@@ -151,9 +155,9 @@ func (x *execution) tryAgain(ctx context.Context) (err error) {
 	return nil
 }
 
-// leave replaces a held message by a copy outside of the process: in the dead-letter queue of the endpoint, otherwise in the
-// queue that it came from. Whoever receives the copy runs no handler: see decided. If no queue accepts the copy, the message is
-// requeued.
+// leave replaces a held message by a copy outside of the process: in the dead-letter queue of the
+// endpoint, otherwise in the queue that it came from. Whoever receives the copy runs no handler:
+// see decided. If no queue accepts the copy, the message is requeued.
 func (x *execution) leave(ctx context.Context) {
 	defer x.live.exits.Enter()()
 	for _, exit := range x.exits() {
@@ -198,8 +202,8 @@ func (x *execution) leaveTo(ctx context.Context, exit transport.Operation) (err 
 	})
 }
 
-// decided moves a message that was held before to the error queue, without a handler. If the message was not held, decided does
-// nothing and returns false.
+// decided moves a message that was held before to the error queue, without a handler. If the
+// message was not held, decided does nothing and returns false.
 func (in *incoming) decided(ctx context.Context) bool {
 	queue, ok := in.delivery.Message().Headers.Lookup(header.HoldfastFaultDecided)
 	if !ok {
@@ -221,7 +225,8 @@ func (in *incoming) settleBy(ctx context.Context, res result) {
 	}
 }
 
-// moveDecided moves the message with the fault headers that it has. The policy and Config.OnFinalFailure were called before.
+// moveDecided moves the message with the fault headers that it has. The policy and
+// Config.OnFinalFailure were called before.
 func (a *attempt) moveDecided(ctx context.Context, queue string) result {
 	r := newRecovery(a.incoming)
 	r.at, r.finalised = a.origin(), true
@@ -238,8 +243,9 @@ func (a *attempt) moveDecided(ctx context.Context, queue string) result {
 	return r.end(ctx, rec, r.conclude(ctx, rec))
 }
 
-// errorQueueOf returns the error queue that a copy names. The sender of a message has no say in where the endpoint moves the message:
-// other queues than the configured ones count only if a policy of the program chooses queues.
+// errorQueueOf returns the error queue that a copy names. The sender of a message has no say in
+// where the endpoint moves the message: other queues than the configured ones count only if a
+// policy of the program chooses queues.
 func (l *live) errorQueueOf(named string) string {
 	queue := l.names.of(named)
 	if l.recoverability.Policy == nil && !slices.Contains(l.recoverability.ErrorQueues(), queue) {

@@ -11,8 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// Whatever the error queue does, and whenever the endpoint stops or deliveries are lost: each failed message arrives in the error
-// queue, and other messages are handled. Without losses and silence each failed message arrives once, and its handler runs once.
+// Whatever the error queue does, and whenever the endpoint stops or deliveries are lost: each
+// failed message arrives in the error queue, and other messages are handled. Without losses and
+// silence each failed message arrives once, and its handler runs once.
 func TestHistoriesOfHeldMessages(t *testing.T) {
 	histories.Run(t, histories.Count{Short: 50, Test: 500, Soak: 100_000}, heldHistory)
 }

@@ -42,7 +42,8 @@ func (o *orders) handler() endpoint.Handler {
 	})
 }
 
-// handled returns the number of orders that were handled, and the orders for which the handler ran more than once.
+// handled returns the number of orders that were handled, and the orders for which the handler ran
+// more than once.
 func (o *orders) handled() (well int, twice []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -54,8 +55,8 @@ func (o *orders) handled() (well int, twice []string) {
 	return o.well, twice
 }
 
-// moodyErrors is an endpoint whose error queue has moods: over a broker without dead letters, which sends and completes in two
-// steps, as RabbitMQ does.
+// moodyErrors is an endpoint whose error queue has moods: over a broker without dead letters, which
+// sends and completes in two steps, as RabbitMQ does.
 func moodyErrors(broker *inmemory.Transport, o *orders) (*moodyBroker, endpoint.Config) {
 	broker.Without |= inmemory.DeadLetterer | inmemory.Completer
 	b := newMoody(broker)
@@ -90,7 +91,8 @@ func idsIn(broker *inmemory.Transport, queue string) map[string]int {
 	return all
 }
 
-// wantErrors fails the test unless the error queue has each of the n bad orders once, with its fault headers.
+// wantErrors fails the test unless the error queue has each of the n bad orders once, with its
+// fault headers.
 func wantErrors(t *testing.T, broker *inmemory.Transport, n int) {
 	t.Helper()
 	all := idsIn(broker, "error")
@@ -108,7 +110,8 @@ func wantErrors(t *testing.T, broker *inmemory.Transport, n int) {
 	}
 }
 
-// Whatever the error queue refuses with: failed messages take nothing of the others, and their handlers are not called again.
+// Whatever the error queue refuses with: failed messages take nothing of the others, and their
+// handlers are not called again.
 func TestARefusingErrorQueueDelaysNoOther(t *testing.T) {
 	for _, m := range []mood{fullMood, refusingMood, busyMood, missingMood, unreachableMood, silentMood} {
 		t.Run(m.String(), func(t *testing.T) {
@@ -156,8 +159,9 @@ func TestARefusingErrorQueueDelaysNoOther(t *testing.T) {
 	}
 }
 
-// Held messages outlive a stop without a second call of their handlers, in the dead-letter queue or as delayed copies. Each
-// arrives in the error queue once, by an endpoint that starts while the error queue refuses, too.
+// Held messages outlive a stop without a second call of their handlers, in the dead-letter queue or
+// as delayed copies. Each arrives in the error queue once, by an endpoint that starts while the
+// error queue refuses, too.
 func TestHeldMessagesOutliveAStop(t *testing.T) {
 	for _, withDeadLetters := range []bool{true, false} {
 		t.Run(fmt.Sprint("dead letters ", withDeadLetters), func(t *testing.T) {
@@ -202,7 +206,8 @@ func TestHeldMessagesOutliveAStop(t *testing.T) {
 	}
 }
 
-// A stop does not wait once for each held message if no queue answers. The messages return to their queue.
+// A stop does not wait once for each held message if no queue answers. The messages return to their
+// queue.
 func TestAStopDoesNotWaitForSilentQueues(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		deadLetters(broker)
@@ -428,7 +433,8 @@ func TestHeldMessagesKeepTheirLeases(t *testing.T) {
 	})
 }
 
-// What the Recover stage and Config.OnFinalFailure sent is sent once, also when the message has to wait.
+// What the Recover stage and Config.OnFinalFailure sent is sent once, also when the message has to
+// wait.
 func TestSendsOfTheFinalFailureAreSentOnce(t *testing.T) {
 	for _, without := range []inmemory.Capability{0, inmemory.Completer} {
 		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
@@ -466,8 +472,8 @@ func TestSendsOfTheFinalFailureAreSentOnce(t *testing.T) {
 	}
 }
 
-// A message for the error queue of a rule goes there after a restart. A header that names a queue of the endpoint itself does not
-// have the message moved there.
+// A message for the error queue of a rule goes there after a restart. A header that names a queue
+// of the endpoint itself does not have the message moved there.
 func TestACopyNamesItsErrorQueue(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.CreateQueues("special")

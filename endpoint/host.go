@@ -13,15 +13,17 @@ import (
 	"github.com/holdfast-go/holdfast/internal/fault"
 )
 
-// Host names the place where an endpoint runs. ServicePulse shows one instance of the endpoint for each pair of
-// endpoint and ID, and takes its name to be constant: instances with one ID must have one Name. Processes of one endpoint
-// with the same Host are one instance: if one ends, its silence is not noticed while another runs.
+// Host names the place where an endpoint runs. ServicePulse shows one instance of the endpoint for
+// each pair of endpoint and ID, and takes its name to be constant: instances with one ID must have
+// one Name. Processes of one endpoint with the same Host are one instance: if one ends, its silence
+// is not noticed while another runs.
 type Host struct {
-	// ID is a UUID that is the same after a restart, with or without hyphens. Default: derived from the endpoint's name and
-	// Name. Without Name it must be empty.
+	// ID is a UUID that is the same after a restart, with or without hyphens. Default: derived from
+	// the endpoint's name and Name. Without Name it must be empty.
 	ID string
-	// Name is for people: one line of at most 200 bytes. Default: the name of the machine. In a cluster where each process gets a new machine name, a
-	// constant Name keeps the list of instances short.
+	// Name is for people: one line of at most 200 bytes. Default: the name of the machine. In a
+	// cluster where each process gets a new machine name, a constant Name keeps the list of
+	// instances short.
 	Name string
 }
 

@@ -33,8 +33,8 @@ type inbox struct {
 	unnamed    sync.Map // the queues in which a message without an id was logged
 }
 
-// recognize reports whether the message was handled before. Its error is that of a message with the id of another, or
-// of the database.
+// recognize reports whether the message was handled before. Its error is that of a message with the
+// id of another, or of the database.
 func (b *inbox) recognize(ctx context.Context, a *attempt) (handled bool, err error) {
 	if !isNamed(a.id) {
 		if _, logged := b.unnamed.LoadOrStore(a.queue, nil); !logged {
@@ -59,7 +59,8 @@ func (b *inbox) recognize(ctx context.Context, a *attempt) (handled bool, err er
 	return false, nil
 }
 
-// look returns the key of a message and its state: the one found when the message arrived, as long as that is good.
+// look returns the key of a message and its state: the one found when the message arrived, as long
+// as that is good.
 func (b *inbox) look(ctx context.Context, a *attempt) (transport.HandledKey, transport.HandledState, error) {
 	early, ok := a.slot.Attached().(*look)
 	if ok && a.live.translate != nil { // the message may have got another id or body
@@ -102,8 +103,9 @@ func (b *inbox) keyOf(m *transport.Message, queue, id string) transport.HandledK
 	return key
 }
 
-// HandledID returns the id in the inbox of endpoint under which the message with that id is recorded, where the
-// endpoint has received the message from its own queue. Package endpoint uses the short name of the queue.
+// HandledID returns the id in the inbox of endpoint under which the message with that id is
+// recorded, where the endpoint has received the message from its own queue. Package endpoint uses
+// the short name of the queue.
 func HandledID(endpoint, messageID string) (id [16]byte) {
 	if !orderedID(messageID, &id) {
 		id = hashedID(endpoint, messageID)
@@ -111,9 +113,9 @@ func HandledID(endpoint, messageID string) (id [16]byte) {
 	return id
 }
 
-// orderedID sets key to id where that is a UUID in lower case, and reports whether it is one. Ids of this framework grow
-// with time, and so do their keys. Hashes are UUIDs of version 8, so an id of that version is hashed too: no sender can
-// choose the key of another message.
+// orderedID sets key to id where that is a UUID in lower case, and reports whether it is one. Ids
+// of this framework grow with time, and so do their keys. Hashes are UUIDs of version 8, so an id
+// of that version is hashed too: no sender can choose the key of another message.
 func orderedID(id string, key *[16]byte) bool {
 	if len(id) != 36 || id[8] != '-' || id[13] != '-' || id[18] != '-' || id[23] != '-' || id[14] == '8' {
 		return false
@@ -154,7 +156,8 @@ func hashedID(queue, id string) (key [16]byte) {
 	return key
 }
 
-// completeAgain completes a message that was handled before. ServiceControl, if it has returned the message, waits for a notice.
+// completeAgain completes a message that was handled before. ServiceControl, if it has returned the
+// message, waits for a notice.
 func (a *attempt) completeAgain(ctx context.Context) {
 	a.leaveLimit()
 	a.slot.Free()

@@ -10,14 +10,16 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Messages that arrive together are looked for in the inbox by one request, before they wait for a handler. An
-// attempt that finds no answer, or an old one, asks for itself. In either case the commit fails where another process has
-// handled the message meanwhile.
+// Messages that arrive together are looked for in the inbox by one request, before they wait for a
+// handler. An attempt that finds no answer, or an old one, asks for itself. In either case the
+// commit fails where another process has handled the message meanwhile.
 
 const (
-	// lookAge is how long the state of a message that waits for a handler is good. Another process may handle a copy.
+	// lookAge is how long the state of a message that waits for a handler is good. Another process
+	// may handle a copy.
 	lookAge = time.Second
-	// arrivalTimeout bounds a request for messages that have arrived, and arrivalPause is the time without any after a failure.
+	// arrivalTimeout bounds a request for messages that have arrived, and arrivalPause is the time
+	// without any after a failure.
 	arrivalTimeout = time.Second
 	arrivalPause   = time.Second
 )
@@ -30,7 +32,8 @@ type look struct {
 	begun int64 // attempts that had begun
 }
 
-// arrived returns the function that looks for the messages that have arrived in a queue; nil without an inbox.
+// arrived returns the function that looks for the messages that have arrived in a queue; nil
+// without an inbox.
 func (b *inbox) arrived(queue string) arrivedFunc {
 	if b == nil {
 		return nil
@@ -38,8 +41,8 @@ func (b *inbox) arrived(queue string) arrivedFunc {
 	return func(ctx context.Context, arrived []pump.Slot) { b.lookForAll(ctx, queue, arrived) }
 }
 
-// lookForAll attaches a look to each message that has an id. Where the database does not answer it attaches none: the
-// attempts find that out.
+// lookForAll attaches a look to each message that has an id. Where the database does not answer it
+// attaches none: the attempts find that out.
 func (b *inbox) lookForAll(ctx context.Context, queue string, arrived []pump.Slot) {
 	now := time.Now()
 	if now.UnixNano() < b.pausing.Load() {
@@ -68,8 +71,8 @@ func (b *inbox) lookForAll(ctx context.Context, queue string, arrived []pump.Slo
 	}
 }
 
-// find sets the state of each look. A panic of the driver must not end the process: it is an error here, and again in the
-// attempts.
+// find sets the state of each look. A panic of the driver must not end the process: it is an error
+// here, and again in the attempts.
 func (b *inbox) find(ctx context.Context, keys []transport.HandledKey, looks []look) (err error) {
 	defer panics.Catch(&err)
 	ctx, cancel := context.WithTimeout(ctx, arrivalTimeout)
@@ -84,8 +87,8 @@ func (b *inbox) find(ctx context.Context, keys []transport.HandledKey, looks []l
 	return nil
 }
 
-// begun are the keys of the attempts that began last. Without it a message would be taken for new although this process
-// has handled a copy between the look and the attempt.
+// begun are the keys of the attempts that began last. Without it a message would be taken for new
+// although this process has handled a copy between the look and the attempt.
 type begun struct {
 	mu          sync.Mutex // guards the rest
 	n           int64
@@ -102,8 +105,8 @@ func (b *begun) count() int64 {
 	return b.n
 }
 
-// isFirst adds an attempt at the message with that key. It reports whether no other of the message has begun since n
-// attempts had begun; false if it does not know.
+// isFirst adds an attempt at the message with that key. It reports whether no other of the message
+// has begun since n attempts had begun; false if it does not know.
 func (b *begun) isFirst(key [16]byte, n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -49,7 +49,8 @@ func TestMessagesThatArriveTogetherAreLookedForTogether(t *testing.T) {
 	})
 }
 
-// A copy that arrives together with the message is not handled, because its look is older than the handling.
+// A copy that arrives together with the message is not handled, because its look is older than the
+// handling.
 func TestACopyBesideItsMessageIsNotHandled(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		var handled atomic.Int32

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Only the last attempts are remembered: an attempt that has begun is never reported as the first of its message.
+// Only the last attempts are remembered: an attempt that has begun is never reported as the first
+// of its message.
 func TestAForgottenAttemptIsNotTheFirst(t *testing.T) {
 	key := func(n int) (k [16]byte) {
 		binary.BigEndian.PutUint64(k[:], uint64(n))

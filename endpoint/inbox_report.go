@@ -13,12 +13,13 @@ import (
 const (
 	// inboxTimeout bounds the inspection of an inbox, which may have many rows.
 	inboxTimeout = time.Minute
-	// bytesPerID is the size of a recorded id with its indexes on PostgreSQL, to which an inbox grows.
+	// bytesPerID is the size of a recorded id with its indexes on PostgreSQL, to which an inbox
+	// grows.
 	bytesPerID = 125
 )
 
-// reportStart logs the size of the inbox, and a leftover outbox, beside the start of the endpoint. The result waits for
-// that.
+// reportStart logs the size of the inbox, and a leftover outbox, beside the start of the endpoint.
+// The result waits for that.
 func (l *live) reportStart(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithTimeout(ctx, inboxTimeout)
 	var reporting sync.WaitGroup
@@ -59,7 +60,8 @@ func expectedBytes(hourly int64, remember time.Duration) int64 {
 	return int64(float64(hourly) * remember.Hours() * bytesPerID)
 }
 
-// reportLeftover warns of messages in an outbox that the endpoint no longer has, and has no timers in: nothing sends them.
+// reportLeftover warns of messages in an outbox that the endpoint no longer has, and has no timers
+// in: nothing sends them.
 func (l *live) reportLeftover(ctx context.Context) {
 	inspector, ok := l.conn.(transport.Inspector)
 	if _, stores := l.conn.(transport.OutboxStore); !ok || !stores || l.timers != nil { // whose relay sends what is in the queue

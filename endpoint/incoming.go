@@ -45,11 +45,13 @@ type incoming struct {
 	first      attempt
 }
 
-// numberedID begins the id of a message that has only the broker's number. Copies keep it. Another message may get the same
-// number when the database of the broker is restored, or the queue is created anew.
+// numberedID begins the id of a message that has only the broker's number. Copies keep it. Another
+// message may get the same number when the database of the broker is restored, or the queue is
+// created anew.
 const numberedID = "native:"
 
-// isNamed reports whether the sender has given the message its id, so that no other message has the same id.
+// isNamed reports whether the sender has given the message its id, so that no other message has the
+// same id.
 func isNamed(id string) bool {
 	return id != "" && !strings.HasPrefix(id, numberedID) && !transport.IsContentID(id)
 }
@@ -61,7 +63,8 @@ func (l *live) newIncoming(d transport.Delivery, slot *pump.Slot, queue string) 
 	return in
 }
 
-// originalOf returns a received message as its sender made it, and its id. A packed message is unpacked, whoever returned it.
+// originalOf returns a received message as its sender made it, and its id. A packed message is
+// unpacked, whoever returned it.
 func originalOf(received *transport.Message) (m *transport.Message, id string) {
 	m = copies.Unpacked(received)
 	if h, returned := fault.ReturnedHeaders(m.Headers); returned {
@@ -90,8 +93,9 @@ func (in *incoming) facts(err error) recoverability.Failure {
 	}
 }
 
-// sharedCopy returns a copy of a message for the user's code, which may change it. Copies to the error queue, to the
-// audit queue and for later are made of the original. The headers are copied on write.
+// sharedCopy returns a copy of a message for the user's code, which may change it. Copies to the
+// error queue, to the audit queue and for later are made of the original. The headers are copied on
+// write.
 func sharedCopy(m *transport.Message) *transport.Message {
 	c := *m
 	c.Headers, c.Body, c.Native = m.Headers.CopyOnWrite(), slices.Clone(m.Body), maps.Clone(m.Native)
@@ -105,9 +109,9 @@ func firstType(h header.Map) string {
 	return ""
 }
 
-// copyTo returns an operation that sends the message, as it was received, to a queue. The copy keeps the broker's
-// id, so that a driver can distinguish copies of different deliveries, and the broker's properties, so that a
-// driver can send them again.
+// copyTo returns an operation that sends the message, as it was received, to a queue. The copy
+// keeps the broker's id, so that a driver can distinguish copies of different deliveries, and the
+// broker's properties, so that a driver can send them again.
 func (in *incoming) copyTo(queue string, headers header.Map, after time.Duration) transport.Operation {
 	headers.SetDefault(header.MessageID, in.id)
 	return transport.Operation{
@@ -121,14 +125,16 @@ func (in *incoming) copyTo(queue string, headers header.Map, after time.Duration
 
 func (in *incoming) log() *slog.Logger { return in.e.cfg.Logger }
 
-// maxLogged bounds a text of a message in a line of the log, in bytes. Its sender chooses the id and the type.
+// maxLogged bounds a text of a message in a line of the log, in bytes. Its sender chooses the id
+// and the type.
 const maxLogged = 512
 
 // logID returns the id of the message for the log.
 func (in *incoming) logID() string { return errtree.Cut(in.id, maxLogged) }
 
-// forgetFailures ends the cycle of the message. Other messages may have an id that is made of the content: they have not crashed
-// a process, although they were delivered before and have no failure here.
+// forgetFailures ends the cycle of the message. Other messages may have an id that is made of the
+// content: they have not crashed a process, although they were delivered before and have no failure
+// here.
 func (in *incoming) forgetFailures() {
 	if transport.IsContentID(in.id) {
 		in.e.failures.Clear(in.failureKey())

@@ -32,7 +32,8 @@ func retrying(broker *inmemory.Transport, use resilience.Use, handlers ...endpoi
 	return cfg
 }
 
-// attempts records the time, the delivery and the number of each attempt, and fails up to the last of them.
+// attempts records the time, the delivery and the number of each attempt, and fails up to the last
+// of them.
 func attempts(calls *harness.Tally, failures int, err error) endpoint.Handler {
 	began := time.Now()
 	return endpoint.Handle(func(ctx context.Context, s *endpoint.Session, m harness.PlaceOrder) error {

@@ -9,9 +9,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Install creates what the endpoint needs at its broker, and in the database of its outbox, and leaves alone what is
-// there: its queues, the error queues and the audit queue, the tables of the outbox and of handled messages, and what its
-// published and handled types need. It opens connections of its own; the endpoint need not run.
+// Install creates what the endpoint needs at its broker, and in the database of its outbox, and
+// leaves alone what is there: its queues, the error queues and the audit queue, the tables of the
+// outbox and of handled messages, and what its published and handled types need. It opens
+// connections of its own; the endpoint need not run.
 func (e *Endpoint) Install(ctx context.Context) error {
 	conn, err := e.open(ctx, nil)
 	if err != nil {
@@ -26,7 +27,8 @@ func (e *Endpoint) Install(ctx context.Context) error {
 	return errors.Join(err, oerr)
 }
 
-// installIn creates plan at the broker, or in the database of the outbox, that conn is connected to.
+// installIn creates plan at the broker, or in the database of the outbox, that conn is connected
+// to.
 func (e *Endpoint) installIn(ctx context.Context, conn transport.Conn, plan transport.Plan) error {
 	installer, ok := conn.(transport.Installer)
 	if !ok {

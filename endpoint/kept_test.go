@@ -104,7 +104,8 @@ func TestTheHistoryOfFailuresIsKeptInQuarantine(t *testing.T) {
 	})
 }
 
-// A message that was handled, but whose lease was lost before it could be completed, comes again: its failures are known.
+// A message that was handled, but whose lease was lost before it could be completed, comes again:
+// its failures are known.
 func TestALeaseThatIsLostAtTheEndKeepsTheHistory(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Lease = 10 * time.Second
@@ -318,7 +319,8 @@ func TestTheEndOfALimitWakesWhatWaits(t *testing.T) {
 	})
 }
 
-// Once a quarantine has been visited, the next visit waits for handlers no longer than the first did.
+// Once a quarantine has been visited, the next visit waits for handlers no longer than the first
+// did.
 func TestPatienceWithLongHandlersBeginsAgain(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var handled harness.Tally

@@ -19,9 +19,9 @@ import (
 // maxKey is the longest key of a message in bytes.
 const maxKey = 500
 
-// keyed is a delivery's part in the locks of keys. It lasts for all attempts: a message gives its keys up when it is
-// settled, or before that when it waits for something that a message with one of its keys may have. The zero value is
-// for an endpoint without keys.
+// keyed is a delivery's part in the locks of keys. It lasts for all attempts: a message gives its
+// keys up when it is settled, or before that when it waits for something that a message with one of
+// its keys may have. The zero value is for an endpoint without keys.
 type keyed struct {
 	locks    *keylock.Locks    // nil: no handler has keys
 	arrivals *keylock.Arrivals // nil in quarantine, where messages are handled one at a time
@@ -43,14 +43,15 @@ func checkKey(key string) error {
 	return nil
 }
 
-// hasKeys reports whether a handler of the message has a key, by the headers that the message arrived with.
+// hasKeys reports whether a handler of the message has a key, by the headers that the message
+// arrived with.
 func (in *incoming) hasKeys() bool {
 	_, calls := in.e.types.named(in.original.Headers.Get(header.EnclosedMessageTypes))
 	return slices.ContainsFunc(calls, func(c call) bool { return c.key != nil })
 }
 
-// lockKeys waits, without a slot, until the message has the keys that its handlers name. A behavior may have it decoded
-// again.
+// lockKeys waits, without a slot, until the message has the keys that its handlers name. A behavior
+// may have it decoded again.
 func (a *attempt) lockKeys(ctx context.Context, r *pipeline.Receive, value any) error {
 	keys, err := a.findKeys(r, value)
 	if err != nil || len(keys) == 0 {
@@ -103,8 +104,9 @@ func (a *attempt) findKeys(r *pipeline.Receive, value any) (keys []keylock.Key, 
 	return keys, nil
 }
 
-// awaitKeys waits until the keys are granted, together with a slot. It returns an error when the message has no more
-// time: the endpoint stops, the lease is lost, or the broker is about to redeliver the message.
+// awaitKeys waits until the keys are granted, together with a slot. It returns an error when the
+// message has no more time: the endpoint stops, the lease is lost, or the broker is about to
+// redeliver the message.
 func (a *attempt) awaitKeys(ctx context.Context, granted <-chan struct{}) error {
 	stopping, late := a.slot.Stopping(), (<-chan time.Time)(nil)
 	if a.settlement.completedFirst() { // it cannot return to its queue
@@ -131,13 +133,14 @@ func (a *attempt) awaitKeys(ctx context.Context, granted <-chan struct{}) error 
 	}
 }
 
-// outstayedPause is the time after which a message that waited for too long is due again, where it returns as a copy.
+// outstayedPause is the time after which a message that waited for too long is due again, where it
+// returns as a copy.
 const outstayedPause = time.Second
 
 var errOutstayed = errors.New("the message has waited for its key for as long as the broker allows")
 
-// giveUpKeys lets the next messages with the keys of the message be handled, and those that wait for it to take its
-// keys. The message may take keys again later, behind them.
+// giveUpKeys lets the next messages with the keys of the message be handled, and those that wait
+// for it to take its keys. The message may take keys again later, behind them.
 func (in *incoming) giveUpKeys() {
 	k := &in.keyed
 	if k.locks == nil {

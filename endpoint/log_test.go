@@ -143,7 +143,8 @@ func (l panickingLog) WithAttrs([]slog.Attr) slog.Handler      { return l }
 func (l panickingLog) WithGroup(string) slog.Handler           { return l }
 func (panickingLog) Handle(context.Context, slog.Record) error { panic("the log is full") }
 
-// A log handler that panics costs lines of the log, and no message: messages are handled, retried and moved as ever.
+// A log handler that panics costs lines of the log, and no message: messages are handled, retried
+// and moved as ever.
 func TestAPanickingLogStopsNothing(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var handled harness.Tally

@@ -32,15 +32,17 @@ const (
 
 func (k messageKind) String() string { return [...]string{"command", "event", "response"}[k] }
 
-// Command registers M, a struct, as a message that is sent to one endpoint. Name is its full name in headers, such as
-// "Shop.ShipOrder"; bases are the names of its base types, nearest first. A handler of a base type handles M too: the
-// body is read into the struct of the base type. If [serialization.JSON] writes the messages of the endpoint, M must be a
-// type that JSON stores completely, as described in docs/configuration.md.
+// Command registers M, a struct, as a message that is sent to one endpoint. Name is its full name
+// in headers, such as "Shop.ShipOrder"; bases are the names of its base types, nearest first. A
+// handler of a base type handles M too: the body is read into the struct of the base type. If
+// [serialization.JSON] writes the messages of the endpoint, M must be a type that JSON stores
+// completely, as described in docs/configuration.md.
 func Command[M any](name string, bases ...string) Message {
 	return newMessage[M](kindCommand, name, bases)
 }
 
-// Event registers M, a struct, as a message that is published to its subscribers and to those of its base types.
+// Event registers M, a struct, as a message that is published to its subscribers and to those of
+// its base types.
 func Event[M any](name string, bases ...string) Message {
 	return newMessage[M](kindEvent, name, bases)
 }
@@ -50,8 +52,8 @@ func Response[M any](name string, bases ...string) Message {
 	return newMessage[M](kindResponse, name, bases)
 }
 
-// To sends messages of this type to the queue of that name, unless the option [To] says otherwise. An event has no
-// queue: it goes to its subscribers.
+// To sends messages of this type to the queue of that name, unless the option [To] says otherwise.
+// An event has no queue: it goes to its subscribers.
 func (m Message) To(queue string) Message {
 	switch {
 	case m.err != nil:
@@ -66,12 +68,13 @@ func (m Message) To(queue string) Message {
 	return m
 }
 
-// AtMost bounds how many messages of this type the process handles at once, in addition to Concurrency, where its
-// handlers use a scarce resource. n is at least 1.
+// AtMost bounds how many messages of this type the process handles at once, in addition to
+// Concurrency, where its handlers use a scarce resource. n is at least 1.
 //
-// Messages over the bound wait without a slot, so that messages of other types are handled meanwhile. Their leases are
-// renewed, and [Config.HandlerTimeout] begins with the handler. At most four times Concurrency wait so; with more in a
-// row, other types wait behind them. A type with most of the traffic should have an endpoint of its own.
+// Messages over the bound wait without a slot, so that messages of other types are handled
+// meanwhile. Their leases are renewed, and [Config.HandlerTimeout] begins with the handler. At most
+// four times Concurrency wait so; with more in a row, other types wait behind them. A type with
+// most of the traffic should have an endpoint of its own.
 func (m Message) AtMost(n int) Message {
 	if n < 1 && m.err == nil {
 		m.err = fmt.Errorf("message %v: AtMost(%d): at least one has to be handled", m.goType, n)
@@ -80,13 +83,13 @@ func (m Message) AtMost(n int) Message {
 	return m
 }
 
-// Timeout limits the time of an attempt at a message of this type: of all its handlers together, in the place of
-// [Config.HandlerTimeout]. d is positive. If the message has a policy with a Timeout, that counts instead: see
-// [recoverability.Rule].
+// Timeout limits the time of an attempt at a message of this type: of all its handlers together, in
+// the place of [Config.HandlerTimeout]. d is positive. If the message has a policy with a Timeout,
+// that counts instead: see [recoverability.Rule].
 //
-// After d the context of the handlers is cancelled with cause [resilience.ErrAttemptTimeout]. An error that they return then
-// is an ordinary failure, and nil is a success. A handler that ignores its context continues to run; the next one is not
-// called then.
+// After d the context of the handlers is cancelled with cause [resilience.ErrAttemptTimeout]. An
+// error that they return then is an ordinary failure, and nil is a success. A handler that ignores
+// its context continues to run; the next one is not called then.
 func (m Message) Timeout(d time.Duration) Message {
 	if d <= 0 && m.err == nil {
 		m.err = fmt.Errorf("message %v: Timeout(%v): it must be positive", m.goType, d)
@@ -95,8 +98,8 @@ func (m Message) Timeout(d time.Duration) Message {
 	return m
 }
 
-// WithoutSubscription keeps the endpoint from subscribing to this event although it has handlers for it: the
-// subscription is made when the broker is set up, or the event arrives without one.
+// WithoutSubscription keeps the endpoint from subscribing to this event although it has handlers
+// for it: the subscription is made when the broker is set up, or the event arrives without one.
 func (m Message) WithoutSubscription() Message {
 	if m.kind != kindEvent && m.err == nil {
 		m.err = fmt.Errorf("message %v: WithoutSubscription: it is a %v, and only events are subscribed to", m.goType, m.kind)

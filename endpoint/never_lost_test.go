@@ -32,8 +32,8 @@ const (
 // lossPlaces are the queues for messages that are given up.
 var lossPlaces = []string{"error", "error-2", "sales.dead", "sales.quarantine.dead"}
 
-// A broker refuses messages and queues at random. In the end every message was handled, or it is in an error queue or a
-// dead-letter queue, with all that was received.
+// A broker refuses messages and queues at random. In the end every message was handled, or it is in
+// an error queue or a dead-letter queue, with all that was received.
 func TestNoMessageIsLostWhateverIsRefused(t *testing.T) {
 	count := histories.Count{Short: 2_000 / lossMessages, Test: 2_000 / lossMessages, Soak: 100_000 / lossMessages}
 	histories.Run(t, count, func(t *testing.T, rnd *rand.Rand) {

@@ -63,7 +63,8 @@ func TestAnAcknowledgementNeedsNoInspection(t *testing.T) {
 	}
 }
 
-// A message that was handled does not fail for the acknowledgement, and the audit copy says that none was sent.
+// A message that was handled does not fail for the acknowledgement, and the audit copy says that
+// none was sent.
 func TestAMissingAcknowledgementQueueFailsNothing(t *testing.T) {
 	for name, change := range completions {
 		t.Run(name, func(t *testing.T) {
@@ -201,7 +202,8 @@ func TestAnAuditCopyRarelyCostsACall(t *testing.T) {
 	}
 }
 
-// Nothing is lost when the copy is refused after the others were sent: the message is handled again.
+// Nothing is lost when the copy is refused after the others were sent: the message is handled
+// again.
 func TestARefusedAuditCopyRepeatsTheMessage(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.Completer | inmemory.Transactor
@@ -223,7 +225,8 @@ func TestARefusedAuditCopyRepeatsTheMessage(t *testing.T) {
 	})
 }
 
-// The messages and writes of Config.OnFinalFailure are not lost for an acknowledgement that has no queue.
+// The messages and writes of Config.OnFinalFailure are not lost for an acknowledgement that has no
+// queue.
 func TestADiscardWithoutAnAcknowledgementQueueSends(t *testing.T) {
 	for name, change := range completions {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// A slow function holds up no message, whatever Concurrency is: neither after a move nor when a rate limit begins.
+// A slow function holds up no message, whatever Concurrency is: neither after a move nor when a
+// rate limit begins.
 func TestASlowNotifyFunctionHoldsUpNoMessage(t *testing.T) {
 	for _, concurrency := range []int{1, 2, 8} {
 		for _, limit := range []int{0, 3} {
@@ -58,7 +59,8 @@ func TestASlowNotifyFunctionHoldsUpNoMessage(t *testing.T) {
 	}
 }
 
-// Functions that cannot keep up slow the endpoint down; none is left out, and those of one message keep their order.
+// Functions that cannot keep up slow the endpoint down; none is left out, and those of one message
+// keep their order.
 func TestASlowNotifyFunctionMissesNothing(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		const bad = 300

@@ -13,8 +13,8 @@ import (
 // outboxSuffix is appended to the endpoint's name for the name of its outbox.
 const outboxSuffix = ".outbox"
 
-// outbox is the database in which the messages of handlers are stored, in one commit with what the handlers write. The
-// stored messages are a queue of it, from which relays send them to the broker.
+// outbox is the database in which the messages of handlers are stored, in one commit with what the
+// handlers write. The stored messages are a queue of it, from which relays send them to the broker.
 type outbox struct {
 	conn   transport.Conn
 	store  transport.OutboxStore
@@ -46,7 +46,8 @@ func (e *Endpoint) openOutbox(ctx context.Context, shared *transport.Shared) (*o
 	return o, nil
 }
 
-// outboxOn returns the outbox in the database that conn is connected to, and reports whether it can be there.
+// outboxOn returns the outbox in the database that conn is connected to, and reports whether it can
+// be there.
 func (e *Endpoint) outboxOn(conn transport.Conn) (o *outbox, ok bool) {
 	store, ok := conn.(transport.OutboxStore)
 	_, joins := conn.(transport.TxDispatcher)
@@ -89,7 +90,8 @@ func (e *Endpoint) outboxPlan() transport.Plan {
 	return plan
 }
 
-// prepareOutbox creates the tables of the outbox and the inbox where Config.Install is set, and verifies that they exist.
+// prepareOutbox creates the tables of the outbox and the inbox where Config.Install is set, and
+// verifies that they exist.
 func (l *live) prepareOutbox(ctx context.Context) error {
 	if l.outbox != nil && l.e.cfg.Install {
 		if err := l.e.installIn(ctx, l.outbox.conn, l.e.outboxPlan()); err != nil {

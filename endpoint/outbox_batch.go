@@ -63,8 +63,8 @@ const (
 	forErrorQueue                 // its queue and the error queue have refused it
 )
 
-// decode reads the operations of ds. One that cannot be read stays in the outbox until its lease ends: an instance of
-// another version may read it.
+// decode reads the operations of ds. One that cannot be read stays in the outbox until its lease
+// ends: an instance of another version may read it.
 func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
 	r := b.relay
 	now := r.outbox.now()
@@ -204,8 +204,8 @@ func (b *relayBatch) sent(ctx context.Context, ops []transport.Operation, owners
 	}
 }
 
-// moveAll moves rows to the queues of their operations: the row is removed in the commit that sends its timer, which is
-// so sent once.
+// moveAll moves rows to the queues of their operations: the row is removed in the commit that sends
+// its timer, which is so sent once.
 func (b *relayBatch) moveAll(ctx context.Context, c *relayCall) {
 	var moves []*relayCall
 	for i, own := range c.owners {
@@ -256,7 +256,8 @@ func (r *relay) move(row *relayRow, ops []transport.Operation) (err error) {
 	return completer.CompleteWith(r.live.settling.context(), ops)
 }
 
-// dispatch sends operations. A panic of the driver or of a behavior must not end the process, which would send them again when it starts.
+// dispatch sends operations. A panic of the driver or of a behavior must not end the process, which
+// would send them again when it starts.
 func (r *relay) dispatch(ctx context.Context, ops []transport.Operation) (err error) {
 	defer panics.Catch(&err)
 	if r.live.e.watchesRelay {
@@ -291,8 +292,9 @@ func failures(err error, total int) map[int]error {
 	return failed
 }
 
-// shorten forgets operations that have expired since they were decoded, and those of rows whose lease was lost, which
-// another instance sends. It takes the time since from the delays and times to live of the others.
+// shorten forgets operations that have expired since they were decoded, and those of rows whose
+// lease was lost, which another instance sends. It takes the time since from the delays and times
+// to live of the others.
 func (b *relayBatch) shorten() {
 	now := time.Now()
 	passed := now.Sub(b.decoded)
@@ -319,8 +321,9 @@ func (b *relayBatch) shorten() {
 	b.ops, b.owners = ops, owners
 }
 
-// completeSent removes the rows whose operations were all sent. It reports whether the database does not remove some of
-// them at the moment: those stay leased, because another relay would send them again.
+// completeSent removes the rows whose operations were all sent. It reports whether the database
+// does not remove some of them at the moment: those stay leased, because another relay would send
+// them again.
 func (b *relayBatch) completeSent(ctx context.Context) (left bool) {
 	var done []*relayRow
 	b.mu.Lock()
@@ -358,7 +361,8 @@ func (b *relayBatch) completeSent(ctx context.Context) (left bool) {
 	return len(kept) > 0
 }
 
-// release returns the rows that are left to the outbox, for another instance: not those that were sent.
+// release returns the rows that are left to the outbox, for another instance: not those that were
+// sent.
 func (b *relayBatch) release(ctx context.Context) {
 	b.mu.Lock()
 	rows := b.rows
@@ -375,8 +379,8 @@ func (b *relayBatch) release(ctx context.Context) {
 	}
 }
 
-// renewEvery is the longest time between two renewals: the lease of a row that was stored for this process is shorter than
-// that of others.
+// renewEvery is the longest time between two renewals: the lease of a row that was stored for this
+// process is shorter than that of others.
 const renewEvery = 3 * time.Second
 
 // renew renews the leases of the rows until stop is called.

@@ -28,7 +28,8 @@ type relayCall struct {
 // errNoAnswer is the cause with which the context of a call ends.
 var errNoAnswer = fmt.Errorf("no answer within %v", destination.AnswerWithin)
 
-// destinationOf returns the name of an operation's destination: of its queue, or of the events that it publishes.
+// destinationOf returns the name of an operation's destination: of its queue, or of the events that
+// it publishes.
 func destinationOf(op *transport.Operation) string {
 	if op.Queue != "" {
 		return op.Queue
@@ -87,8 +88,8 @@ func (b *relayBatch) calls(ops []transport.Operation, owners []owner) (calls []*
 	return calls, waiting
 }
 
-// perform sends the operations of a call. It ends the call if there is no answer in time, while the broker is there. yield is
-// called when the call takes long.
+// perform sends the operations of a call. It ends the call if there is no answer in time, while the
+// broker is there. yield is called when the call takes long.
 func (r *relay) perform(ctx context.Context, c *relayCall, yield func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -151,7 +152,8 @@ func (r *relay) sendAlone(ctx context.Context, op transport.Operation, yield fun
 // errWaits is the error of an operation that was not sent, because its destination does not answer.
 var errWaits = fmt.Errorf("%w: its state is in the health of the outbox", transport.ErrUnreachable)
 
-// away reports whether the driver says that the broker accepts nothing at the moment, or that there is no connection.
+// away reports whether the driver says that the broker accepts nothing at the moment, or that there
+// is no connection.
 func (r *relay) away() bool {
 	conn := r.live.conn
 	if b, ok := conn.(transport.Blocker); ok && b.Blocked() {
@@ -204,7 +206,8 @@ func (r *relay) judge(ctx context.Context, c *relayCall, failed map[int]error) {
 	}
 }
 
-// kindOf returns what the error of an operation says of its destination, and reports whether it says anything.
+// kindOf returns what the error of an operation says of its destination, and reports whether it
+// says anything.
 func (r *relay) kindOf(ctx context.Context, c *relayCall, err error) (kind destination.Kind, known bool) {
 	_, busy := errors.AsType[*transport.BusyError](err)
 	switch {

@@ -53,8 +53,8 @@ func (c fussyConn) Dispatch(ctx context.Context, ops []transport.Operation) ([]t
 	return nil, nil
 }
 
-// A message that the driver refuses because of a header is refused before the commit: the handled message fails, and what
-// its handler wrote is undone.
+// A message that the driver refuses because of a header is refused before the commit: the handled
+// message fails, and what its handler wrote is undone.
 func TestARefusedHeaderFailsBeforeTheCommit(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		var written harness.Tally
@@ -83,8 +83,9 @@ func TestARefusedHeaderFailsBeforeTheCommit(t *testing.T) {
 	})
 }
 
-// While the error queue refuses messages of the outbox, the endpoint is not ready, and Health counts the rows that wait. The
-// endpoint is ready as soon as the error queue has accepted the messages.
+// While the error queue refuses messages of the outbox, the endpoint is not ready, and Health
+// counts the rows that wait. The endpoint is ready as soon as the error queue has accepted the
+// messages.
 func TestAnErrorQueueThatRefusesIsNotReady(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		b := newMoody(broker)
@@ -116,7 +117,8 @@ func TestAnErrorQueueThatRefusesIsNotReady(t *testing.T) {
 	})
 }
 
-// Two messages with one id, which a program has chosen, are for two queues. Health tells them apart.
+// Two messages with one id, which a program has chosen, are for two queues. Health tells them
+// apart.
 func TestARefusedMessageOfTwoWithOneID(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		b := newMoody(broker)

@@ -162,7 +162,8 @@ func TestAMissingDestinationFailsBeforeTheCommit(t *testing.T) {
 	})
 }
 
-// A message that is not handled, because the database is away, has no audit copy; one that is handled has one.
+// A message that is not handled, because the database is away, has no audit copy; one that is
+// handled has one.
 func TestAnAuditCopyBelongsToTheCommit(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		var away atomic.Bool
@@ -281,7 +282,8 @@ func (tx rejectedTx) Complete(ctx context.Context, ops []transport.Operation) er
 	return tx.Tx.Complete(ctx, ops)
 }
 
-// A commit fails as in an outage: it is repeated, and fails the message only if the database stores other things.
+// A commit fails as in an outage: it is repeated, and fails the message only if the database stores
+// other things.
 func TestARefusedCommitIsRepeatedAndThenAFailure(t *testing.T) {
 	refused := func() error { return transport.ErrUnreachable }
 	tooLong := func() error {

@@ -17,11 +17,11 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// The counterparts of NServiceBus's outbox tests that the other tests of the outbox are not. docs/conformance.md has the
-// table.
+// The counterparts of NServiceBus's outbox tests that the other tests of the outbox are not.
+// docs/conformance.md has the table.
 
-// A process ends after the commit, before or after the broker has accepted what was stored: another one sends it, under
-// the same ids, and the handler does not run again.
+// A process ends after the commit, before or after the broker has accepted what was stored: another
+// one sends it, under the same ids, and the handler does not run again.
 func TestWhatIsStoredIsSentAfterTheProcessHasEnded(t *testing.T) {
 	for name, arrives := range map[string]int{"before dispatch": 1, "before the row is removed": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +140,8 @@ func TestAStoppingEndpointEmptiesItsOutbox(t *testing.T) {
 	})
 }
 
-// The outbox is switched off while rows are left in it: a send-only endpoint of the same name sends them.
+// The outbox is switched off while rows are left in it: a send-only endpoint of the same name sends
+// them.
 func TestASendOnlyEndpointSendsWhatIsLeft(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		var away atomic.Bool

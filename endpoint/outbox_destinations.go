@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// destinationThere is for how long a queue that existed is taken to exist, and destinationUnknown for how long one is
-	// about which the broker gave no answer.
+	// destinationThere is for how long a queue that existed is taken to exist, and
+	// destinationUnknown for how long one is about which the broker gave no answer.
 	destinationThere   = time.Minute
 	destinationUnknown = 10 * time.Second
 	// lookTimeout bounds one question.
@@ -20,8 +20,8 @@ const (
 	maxDestinations = 10_000
 )
 
-// destinations finds messages that the broker would refuse, before the commit: afterwards their handlers' writes could
-// not be undone.
+// destinations finds messages that the broker would refuse, before the commit: afterwards their
+// handlers' writes could not be undone.
 type destinations struct {
 	conn   transport.Conn // of the broker
 	limits transport.Limits
@@ -78,8 +78,9 @@ func (d *destinations) exists(queue string) bool {
 	return time.Now().Before(d.known[queue])
 }
 
-// look asks the broker for a queue. Only [transport.ErrNoQueue] says that there is none: the endpoint may have the right
-// to send to a queue and not to inspect it, and the broker may be away. Others do not wait for the answer.
+// look asks the broker for a queue. Only [transport.ErrNoQueue] says that there is none: the
+// endpoint may have the right to send to a queue and not to inspect it, and the broker may be away.
+// Others do not wait for the answer.
 func (d *destinations) look(ctx context.Context, queue string) error {
 	inspector, ok := d.conn.(transport.Inspector)
 	if !ok {

@@ -38,7 +38,8 @@ func TestAFullQueueIsWaitedFor(t *testing.T) {
 	})
 }
 
-// A message that a queue refuses for the configured time moves to the error queue, counted over restarts.
+// A message that a queue refuses for the configured time moves to the error queue, counted over
+// restarts.
 func TestAFullQueueIsGivenUpAfterAWhile(t *testing.T) {
 	for _, limit := range []time.Duration{0, 3 * time.Minute, endpoint.None} {
 		t.Run(limit.String(), func(t *testing.T) {

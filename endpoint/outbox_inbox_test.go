@@ -89,8 +89,8 @@ func TestAMessageWithoutAnIDIsHandledAtEachDelivery(t *testing.T) {
 	})
 }
 
-// The number of a row identifies its message only until the database is restored, or the table is created anew. A hash of the
-// content identifies no message.
+// The number of a row identifies its message only until the database is restored, or the table is
+// created anew. A hash of the content identifies no message.
 func TestAnIDThatNoSenderGaveIsNotRecorded(t *testing.T) {
 	for name, sent := range map[string]transport.Message{
 		"number": {NativeID: "17"}, "content": {ID: transport.ContentID([16]byte{17})},
@@ -223,7 +223,8 @@ func TestNoTwoMessagesHaveOneKey(t *testing.T) {
 	}
 }
 
-// The inbox is one table, whatever the mode: with the same database nothing is forgotten when the mode changes.
+// The inbox is one table, whatever the mode: with the same database nothing is forgotten when the
+// mode changes.
 func TestIDsAreRecognizedWhenTheModeChanges(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		var written harness.Tally
@@ -247,7 +248,8 @@ func TestIDsAreRecognizedWhenTheModeChanges(t *testing.T) {
 
 // The changes of an outbox's life that docs/outbox.md describes.
 
-// While instances with and without an outbox have one queue, an instance recognizes only what one with the outbox handled.
+// While instances with and without an outbox have one queue, an instance recognizes only what one
+// with the outbox handled.
 func TestAnInstanceWithoutTheOutboxRecordsNothing(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		send := endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o harness.PlaceOrder) error {

@@ -14,9 +14,11 @@ import (
 )
 
 const (
-	// queuesRefuse is the time after which the outbox sends a message again that its queue and the error queue have refused.
+	// queuesRefuse is the time after which the outbox sends a message again that its queue and the
+	// error queue have refused.
 	queuesRefuse = time.Minute
-	// uncalled is the longest pause of a row that waits for a destination and cannot be called back.
+	// uncalled is the longest pause of a row that waits for a destination and cannot be called
+	// back.
 	uncalled = 5 * time.Second
 )
 
@@ -28,8 +30,9 @@ type postponement struct {
 	rest  []transport.Operation
 }
 
-// postpone returns the rows to the outbox, for later, with messages that wait for a destination and not for the broker:
-// the relay sends others meanwhile. A relay that sends in order waits for a destination.
+// postpone returns the rows to the outbox, for later, with messages that wait for a destination and
+// not for the broker: the relay sends others meanwhile. A relay that sends in order waits for a
+// destination.
 func (b *relayBatch) postpone(ctx context.Context) {
 	later, soon := map[*relayRow]*postponement{}, map[*relayRow]bool{}
 	for i, own := range b.owners {
@@ -123,8 +126,8 @@ func (r *relay) isAudit(ops []transport.Operation) bool {
 	return audit != "" && !slices.ContainsFunc(ops, func(op transport.Operation) bool { return r.live.names.of(op.Queue) != audit })
 }
 
-// storeAgain replaces a row by one with the operations that are left, which is received after a while: those that were
-// sent are not sent again.
+// storeAgain replaces a row by one with the operations that are left, which is received after a
+// while: those that were sent are not sent again.
 func (r *relay) storeAgain(row *relayRow, rest []transport.Operation, after time.Duration) error {
 	if row.timer != "" { // it can be replaced and cancelled until it is sent
 		rest[0].Name, rest[0].After = row.timer, after

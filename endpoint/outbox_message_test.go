@@ -41,7 +41,8 @@ func TestAnOutboxKeepsAnyTextOfHeaders(t *testing.T) {
 	})
 }
 
-// Two subscribers have their outboxes in one database. An event from an outbox reaches each, and each sends its own.
+// Two subscribers have their outboxes in one database. An event from an outbox reaches each, and
+// each sends its own.
 func TestEachSubscriberHandlesAnEventFromAnOutbox(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		for _, name := range []string{"billing", "stock"} {
@@ -68,7 +69,8 @@ func TestEachSubscriberHandlesAnEventFromAnOutbox(t *testing.T) {
 	})
 }
 
-// The driver's own options of a message are stored with it, and are there when it is sent again after a failure.
+// The driver's own options of a message are stored with it, and are there when it is sent again
+// after a failure.
 func TestAnOutboxKeepsTheDriversOptions(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		recorded := &recordingBroker{Transport: broker}
@@ -95,7 +97,8 @@ func TestAnOutboxKeepsTheDriversOptions(t *testing.T) {
 	})
 }
 
-// recordingBroker records the operations that it is given. The first dispatch to the queue shipping fails.
+// recordingBroker records the operations that it is given. The first dispatch to the queue shipping
+// fails.
 type recordingBroker struct {
 	*inmemory.Transport
 

@@ -24,8 +24,9 @@ const (
 	moodBurst   = 50 // messages of a period, at 100 a second
 )
 
-// Whatever up to half of the destinations do, the error queue and the audit queue among them: a message for one that is well
-// arrives within 5 s, none is forgotten, a silent destination gets few copies, and Health names each that takes none.
+// Whatever up to half of the destinations do, the error queue and the audit queue among them: a
+// message for one that is well arrives within 5 s, none is forgotten, a silent destination gets few
+// copies, and Health names each that takes none.
 func TestMoodsOfDestinations(t *testing.T) {
 	histories.Run(t, histories.Count{Short: 50, Test: 400, Soak: 100_000}, func(t *testing.T, rnd *rand.Rand) {
 		newHistory(t, rnd).run()

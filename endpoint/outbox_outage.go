@@ -22,8 +22,8 @@ const (
 	outageProbe = 10 * time.Second
 )
 
-// outage is the time in which the database of the outbox or inbox cannot be reached or does not write. No message is
-// attempted meanwhile, and none uses up a retry.
+// outage is the time in which the database of the outbox or inbox cannot be reached or does not
+// write. No message is attempted meanwhile, and none uses up a retry.
 type outage struct {
 	what  string // "outbox", or "inbox" where there is no outbox
 	probe func(ctx context.Context) error
@@ -50,8 +50,9 @@ func (l *live) newOutage(ctx context.Context) *outage {
 	return o
 }
 
-// began records that the database did not answer, and returns a channel that is closed when it does. The pause before
-// the first probe grows where outages follow each other without a commit between them.
+// began records that the database did not answer, and returns a channel that is closed when it
+// does. The pause before the first probe grows where outages follow each other without a commit
+// between them.
 func (o *outage) began(ctx context.Context, err error) <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -122,14 +123,14 @@ func away(err error) bool {
 	return errors.Is(err, transport.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// commitError is the error of the commit that stores what a message did. Other errors of the outbox and inbox are those of
-// statements before it.
+// commitError is the error of the commit that stores what a message did. Other errors of the outbox
+// and inbox are those of statements before it.
 type commitError struct{ error }
 
 func (e *commitError) Unwrap() error { return e.error }
 
-// expiredError is the error of a call whose context the handler had let end, as by a time limit. It says nothing about the
-// database.
+// expiredError is the error of a call whose context the handler had let end, as by a time limit. It
+// says nothing about the database.
 type expiredError struct{ error }
 
 func (e *expiredError) Unwrap() error { return e.error }
@@ -174,7 +175,8 @@ func (a *attempt) storesOthers(ctx context.Context, failed error) bool {
 	return a.live.stores(ctx) == nil
 }
 
-// loneError is the failure of a message that the database would not store, while it stores other messages.
+// loneError is the failure of a message that the database would not store, while it stores other
+// messages.
 func loneError(err error) error {
 	if errors.Is(err, transport.ErrDenied) {
 		return fmt.Errorf("the database stores other messages, and not this one: the handler has left its transaction with another role "+
@@ -183,7 +185,8 @@ func loneError(err error) error {
 	return fmt.Errorf("the database stores other messages, and not this one: %w", err)
 }
 
-// brokenError is the failure of a message whose handler breaks its connection to the database at each attempt.
+// brokenError is the failure of a message whose handler breaks its connection to the database at
+// each attempt.
 type brokenError struct{ errtree.Mark }
 
 func (e *brokenError) Error() string {
@@ -209,16 +212,17 @@ func granted(err error) error {
 	return err
 }
 
-// deniesIDs reports whether the right to write to the inbox is missing. The error of a transaction of the transport's
-// database does not say whether the inbox or a destination was refused.
+// deniesIDs reports whether the right to write to the inbox is missing. The error of a transaction
+// of the transport's database does not say whether the inbox or a destination was refused.
 func (l *live) deniesIDs(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, outageProbe)
 	defer cancel()
 	return errors.Is(l.stores(ctx), transport.ErrDenied)
 }
 
-// storeAway returns why the database of the outbox or inbox cannot be used, if that is why the attempt ended with failure;
-// nil otherwise. A statement of a handler, in its transaction tx, may have found out first, perhaps during the commit.
+// storeAway returns why the database of the outbox or inbox cannot be used, if that is why the
+// attempt ended with failure; nil otherwise. A statement of a handler, in its transaction tx, may
+// have found out first, perhaps during the commit.
 func (a *attempt) storeAway(ctx context.Context, tx transport.Tx, failure error) error {
 	if a.live.outage == nil || a.settlement.completedFirst() {
 		return nil
@@ -256,7 +260,8 @@ func (a *attempt) storeAway(ctx context.Context, tx transport.Tx, failure error)
 	return nil
 }
 
-// recordsAway returns why the records of the handlers cannot be used, if that is what failure says; nil otherwise.
+// recordsAway returns why the records of the handlers cannot be used, if that is what failure says;
+// nil otherwise.
 func recordsAway(failure error) error {
 	failed := errtree.Find[*stateful.StoreError](failure)
 	switch {
@@ -271,8 +276,8 @@ func recordsAway(failure error) error {
 	return nil
 }
 
-// awaitOutbox waits, without a slot, until the database of the outbox answers. It reports whether another attempt
-// follows; if not, the message is settled or left to the broker.
+// awaitOutbox waits, without a slot, until the database of the outbox answers. It reports whether
+// another attempt follows; if not, the message is settled or left to the broker.
 func (in *incoming) awaitOutbox(ctx context.Context, a *attempt, err error) (again bool) {
 	in.slot.Free()
 	return in.waitOut(ctx, a, never, in.live.outage.began(ctx, err))
@@ -300,8 +305,8 @@ func (in *incoming) waitOut(ctx context.Context, a *attempt, d time.Duration, ov
 	return true
 }
 
-// putBack returns a message to its queue. That uses up no attempt: where a release would, the message returns as a copy,
-// which is due after a while.
+// putBack returns a message to its queue. That uses up no attempt: where a release would, the
+// message returns as a copy, which is due after a while.
 func (in *incoming) putBack(ctx context.Context, after time.Duration) {
 	if in.exclusive != nil || in.live.limits.FreeRelease || !in.throttling.deferrable() {
 		in.settlement.release(ctx)

@@ -91,7 +91,8 @@ func TestAnUnreachableDatabaseUsesUpNoRetry(t *testing.T) {
 	}
 }
 
-// An endpoint that stops while its database is away leaves no goroutine that asks the closed connection.
+// An endpoint that stops while its database is away leaves no goroutine that asks the closed
+// connection.
 func TestNothingProbesTheDatabaseAfterAStop(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		var away atomic.Bool
@@ -253,8 +254,8 @@ func backlogStopsHandling(t *testing.T, remember time.Duration) {
 	})
 }
 
-// A broker that delivers again what is held for too long, and counts that, does not make suspects of the messages that
-// wait while the database is away.
+// A broker that delivers again what is held for too long, and counts that, does not make suspects
+// of the messages that wait while the database is away.
 func TestALongOutageMakesNoSuspects(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		broker.Without = inmemory.FreeRelease

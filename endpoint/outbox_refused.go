@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// keeps reports whether an operation that failed with err stays in the outbox. One that the broker refuses moves to the
-// error queue, so that it holds up no other.
+// keeps reports whether an operation that failed with err stays in the outbox. One that the broker
+// refuses moves to the error queue, so that it holds up no other.
 func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, err error, yield func()) bool {
 	missing := errors.Is(err, transport.ErrNoQueue)
 	if missing { // further messages for it fail before their commit
@@ -64,8 +64,8 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 	return false
 }
 
-// refusedRows are the messages of the outbox that their queue and the error queue have refused. A message that another
-// instance sends is forgotten after a while.
+// refusedRows are the messages of the outbox that their queue and the error queue have refused. A
+// message that another instance sends is forgotten after a while.
 type refusedRows struct {
 	count atomic.Int32 // of ids
 
@@ -74,7 +74,8 @@ type refusedRows struct {
 	err error // the last refusal of the error queue
 }
 
-// refusedID is the id of a message with its destination: a program may give messages for different queues one id.
+// refusedID is the id of a message with its destination: a program may give messages for different
+// queues one id.
 type refusedID struct{ destination, message string }
 
 func refusedIDOf(op *transport.Operation) refusedID {
@@ -116,7 +117,8 @@ func (r *refusedRows) removeAll(ops []transport.Operation) {
 	}
 }
 
-// refusal returns the last refusal while messages wait because of refusals. Each is tried again after queuesRefuse.
+// refusal returns the last refusal while messages wait because of refusals. Each is tried again
+// after queuesRefuse.
 func (r *refusedRows) refusal() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,14 +130,15 @@ func (r *refusedRows) refusal() error {
 	return r.err
 }
 
-// mayBeFull reports whether the destination of an operation that failed with err is full: then the message waits for it. Audit
-// copies and notices to ServiceControl do not wait.
+// mayBeFull reports whether the destination of an operation that failed with err is full: then the
+// message waits for it. Audit copies and notices to ServiceControl do not wait.
 func (r *relay) mayBeFull(op *transport.Operation, err error) bool {
 	return errors.Is(err, transport.ErrFull) && !unanswered(err) && r.live.e.cfg.OutboxRefusedFor > 0 &&
 		op.Message.Headers.Get(header.ControlMessage) == "" && !r.isAudit([]transport.Operation{*op})
 }
 
-// takeRefused removes the time of the first refusal from a stored message, and returns it; zero if there is none.
+// takeRefused removes the time of the first refusal from a stored message, and returns it; zero if
+// there is none.
 func takeRefused(m *transport.Message) time.Time {
 	text := m.Headers.Get(header.HoldfastOutboxRefused)
 	if text == "" {
@@ -161,8 +164,8 @@ func withRefused(op transport.Operation, refused time.Time) transport.Operation 
 	return op
 }
 
-// toErrorQueue moves the message of an operation that failed with cause to the error queue. It failed in the queue that
-// it is for, so that a return brings it there.
+// toErrorQueue moves the message of an operation that failed with cause to the error queue. It
+// failed in the queue that it is for, so that a return brings it there.
 func (r *relay) toErrorQueue(ctx context.Context, op *transport.Operation, cause error, yield func()) error {
 	l := r.live
 	destination := op.Queue

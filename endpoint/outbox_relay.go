@@ -24,13 +24,14 @@ const (
 	relayStray = 64
 	// relayWaiting rows of this process wait to be sent without a claim.
 	relayWaiting = 16 * relayRows
-	// relayIdle is how long a relay that stops waits for a further stored message, and relayLast how long it relays at
-	// least after the last handler has ended.
+	// relayIdle is how long a relay that stops waits for a further stored message, and relayLast
+	// how long it relays at least after the last handler has ended.
 	relayIdle = 50 * time.Millisecond
 	relayLast = time.Second
 )
 
-// relay sends the messages in the outbox to the broker. Every instance has one: each receives other rows.
+// relay sends the messages in the outbox to the broker. Every instance has one: each receives other
+// rows.
 type relay struct {
 	live     *live
 	outbox   *outbox
@@ -65,8 +66,8 @@ func (l *live) newRelay(ctx context.Context) (*relay, error) {
 	return r, nil
 }
 
-// relayUntilEnd relays what is stored in the outbox, beside the handlers. The result waits until what they have stored is
-// sent, for at most StopTimeout.
+// relayUntilEnd relays what is stored in the outbox, beside the handlers. The result waits until
+// what they have stored is sent, for at most StopTimeout.
 func (l *live) relayUntilEnd(ctx context.Context) (end func()) {
 	if l.relay == nil {
 		return func() {}
@@ -87,8 +88,8 @@ func (l *live) relayUntilEnd(ctx context.Context) (end func()) {
 	}
 }
 
-// run relays until stopping is closed and no stored message is left, or until StopTimeout has passed since the end of Run's
-// context.
+// run relays until stopping is closed and no stored message is left, or until StopTimeout has
+// passed since the end of Run's context.
 func (r *relay) run(running context.Context, stopping <-chan struct{}) {
 	ctx, end := context.WithCancel(context.WithoutCancel(running))
 	receiving, interrupt := context.WithCancel(ctx)
@@ -188,8 +189,8 @@ func (t *tokens) idle() {
 	}
 }
 
-// yield returns both tokens, because a destination does not answer: messages for others are sent meanwhile. A relay that
-// sends in order keeps them.
+// yield returns both tokens, because a destination does not answer: messages for others are sent
+// meanwhile. A relay that sends in order keeps them.
 func (t *tokens) yield() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -276,7 +277,8 @@ type unreadable struct {
 	logged time.Time
 }
 
-// unreadableFor is the least time for which a stored message that cannot be decoded is reported after it was received.
+// unreadableFor is the least time for which a stored message that cannot be decoded is reported
+// after it was received.
 const unreadableFor = 5 * time.Minute
 
 func (u *unreadable) add(ctx context.Context, log *slog.Logger, id string, err error) {
@@ -292,8 +294,9 @@ func (u *unreadable) add(ctx context.Context, log *slog.Logger, id string, err e
 		slog.String("row", id), slog.Any("error", err))
 }
 
-// found returns the last error while its row may be there: it is received again, by this or another instance, whenever its
-// lease has ended. Without leases it is received once. found returns nil otherwise.
+// found returns the last error while its row may be there: it is received again, by this or another
+// instance, whenever its lease has ended. Without leases it is received once. found returns nil
+// otherwise.
 func (u *unreadable) found(lease time.Duration) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

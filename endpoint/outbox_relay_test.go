@@ -20,7 +20,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// What the outbox sends runs through the Relay stage, also a refused message on its way to the error queue.
+// What the outbox sends runs through the Relay stage, also a refused message on its way to the
+// error queue.
 func TestTheOutboxSendsThroughTheRelayStage(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		broker.Fail = func(verb, object string) error {
@@ -139,8 +140,8 @@ func TestARefusedMessageOfTheOutboxMovesToTheErrorQueue(t *testing.T) {
 	})
 }
 
-// Several messages of one handler that the broker cannot take for a moment are several operations: none moves to the
-// error queue at the first refusal.
+// Several messages of one handler that the broker cannot take for a moment are several operations:
+// none moves to the error queue at the first refusal.
 func TestARefusalThatPassesMovesNoneOfManyMessages(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		var refusals atomic.Int32
@@ -167,7 +168,8 @@ func TestARefusalThatPassesMovesNoneOfManyMessages(t *testing.T) {
 	})
 }
 
-// Messages that no queue takes, not even the error queue, hold up no others, however many there are.
+// Messages that no queue takes, not even the error queue, hold up no others, however many there
+// are.
 func TestMessagesThatNoQueueTakesHoldUpNoOthers(t *testing.T) {
 	reasons := map[string]error{
 		"busy": &transport.BusyError{Queue: "shipping", Reason: "locked"}, "missing": transport.ErrNoQueue,
@@ -221,7 +223,8 @@ func TestMessagesThatNoQueueTakesHoldUpNoOthers(t *testing.T) {
 	}
 }
 
-// Once the relay has found that a queue is missing, the next message for it fails before its commit.
+// Once the relay has found that a queue is missing, the next message for it fails before its
+// commit.
 func TestAMissingQueueIsRememberedByTheRelay(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		var gone atomic.Bool
@@ -249,8 +252,8 @@ func TestAMissingQueueIsRememberedByTheRelay(t *testing.T) {
 	})
 }
 
-// While the rows of messages that were sent cannot be removed, they stay leased: none is sent twice, and Health says why the
-// relay does not go on.
+// While the rows of messages that were sent cannot be removed, they stay leased: none is sent
+// twice, and Health says why the relay does not go on.
 func TestRowsThatCannotBeRemovedAreNotSentAgain(t *testing.T) {
 	for _, failing := range []error{transport.ErrDenied, transport.ErrUnreachable, transport.ErrOutcomeUnknown} {
 		withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
@@ -287,7 +290,8 @@ func TestRowsThatCannotBeRemovedAreNotSentAgain(t *testing.T) {
 	}
 }
 
-// A row that cannot be read stays, and holds up neither others nor the handlers. An instance that can read it sends it.
+// A row that cannot be read stays, and holds up neither others nor the handlers. An instance that
+// can read it sends it.
 func TestRowsThatCannotBeReadStay(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		db.Lease = 30 * time.Second
@@ -354,7 +358,8 @@ func TestARowThatCannotBeReadIsReportedWhileItIsThere(t *testing.T) {
 	}
 }
 
-// Two endpoints have one database: neither takes a message of the other for a duplicate, or sends for it.
+// Two endpoints have one database: neither takes a message of the other for a duplicate, or sends
+// for it.
 func TestTwoEndpointsShareTheDatabaseOfTheirOutboxes(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		var sales, billing harness.Tally

@@ -21,7 +21,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// putRow stores a message for a queue in the outbox of sales. The driver cannot decode the row if undecodable is set.
+// putRow stores a message for a queue in the outbox of sales. The driver cannot decode the row if
+// undecodable is set.
 func putRow(t *testing.T, db *inmemory.Transport, queue, id string, undecodable error) {
 	t.Helper()
 	op := transport.Operation{Queue: queue, Message: &transport.Message{ID: id, Body: []byte(id)}}
@@ -47,7 +48,8 @@ func TestAnUndecodableRowIsNotSent(t *testing.T) {
 	})
 }
 
-// A row that was sent and cannot be removed is not released at the stop: another instance would send the message at once.
+// A row that was sent and cannot be removed is not released at the stop: another instance would
+// send the message at once.
 func TestASentRowIsNotReleasedAtTheStop(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		broker.CreateQueues("stock")
@@ -84,7 +86,8 @@ func TestASentRowIsNotReleasedAtTheStop(t *testing.T) {
 	})
 }
 
-// With Concurrency 1 messages that are refused move to the error queue in their order. Each takes less time than the one before.
+// With Concurrency 1 messages that are refused move to the error queue in their order. Each takes
+// less time than the one before.
 func TestRefusedMessagesKeepTheirOrder(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		broker.CreateQueues("error")
@@ -145,7 +148,8 @@ func TestNoIDIsTheKeyOfAnother(t *testing.T) {
 	}
 }
 
-// While an outage is known, a commit that fails is part of the outage: the message waits, although the database may answer again.
+// While an outage is known, a commit that fails is part of the outage: the message waits, although
+// the database may answer again.
 func TestAFailedCommitInAnOutageWaits(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		var stores atomic.Int32

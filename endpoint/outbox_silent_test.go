@@ -45,8 +45,8 @@ func waitingFor(r *harness.Running, queue string) *endpoint.DestinationHealth {
 	return nil
 }
 
-// A queue that does not answer, or fails alone, holds up no message for another queue. An hour of that costs a message at
-// most some 20 copies, and Health and the log name the queue.
+// A queue that does not answer, or fails alone, holds up no message for another queue. An hour of
+// that costs a message at most some 20 copies, and Health and the log name the queue.
 func TestASilentQueueHoldsUpNoOther(t *testing.T) {
 	for _, m := range []mood{silentMood, unreachableMood, busyMood} {
 		t.Run(m.String(), func(t *testing.T) {
@@ -100,7 +100,8 @@ func distinct(all []string) map[string]bool {
 	return seen
 }
 
-// The first answer of a silent queue has the messages that wait sent at once, also those whose pause is long.
+// The first answer of a silent queue has the messages that wait sent at once, also those whose
+// pause is long.
 func TestAnAnswerCallsTheRowsThatWait(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		b := newMoody(broker)
@@ -122,7 +123,8 @@ func TestAnAnswerCallsTheRowsThatWait(t *testing.T) {
 	})
 }
 
-// While the driver says that there is no connection, no destination is blamed, and everything is sent when it is back.
+// While the driver says that there is no connection, no destination is blamed, and everything is
+// sent when it is back.
 func TestABrokerThatIsAwayBlamesNoQueue(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		b := newMoody(broker)
@@ -143,7 +145,8 @@ func TestABrokerThatIsAwayBlamesNoQueue(t *testing.T) {
 	})
 }
 
-// With Concurrency 1 messages keep their order: the relay waits for a silent queue, and Health names it.
+// With Concurrency 1 messages keep their order: the relay waits for a silent queue, and Health
+// names it.
 func TestARelayInOrderWaitsForASilentQueue(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		b := newMoody(broker)
@@ -170,7 +173,8 @@ func TestARelayInOrderWaitsForASilentQueue(t *testing.T) {
 	})
 }
 
-// An audit queue that does not answer delays copies only. They do not count against the bound of other messages.
+// An audit queue that does not answer delays copies only. They do not count against the bound of
+// other messages.
 func TestASilentAuditQueueDelaysCopiesOnly(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		broker.CreateQueues("audit")
@@ -198,7 +202,8 @@ func TestASilentAuditQueueDelaysCopiesOnly(t *testing.T) {
 	})
 }
 
-// An error queue that does not answer holds up no message, and gets those that were refused when it answers.
+// An error queue that does not answer holds up no message, and gets those that were refused when it
+// answers.
 func TestASilentErrorQueueHoldsUpNoMessage(t *testing.T) {
 	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
 		b := newMoody(broker)

@@ -14,9 +14,9 @@ import (
 // maxEnvelope is the size in bytes up to which the messages of a handler are stored as one row.
 const maxEnvelope = 4 << 20
 
-// store commits ops and the key of the message in the outbox's database, with the writes in tx where there is one. Then
-// it completes the message. The notice to ServiceControl and the audit copy are stored too: the broker may refuse them,
-// which concerns neither the message nor ops.
+// store commits ops and the key of the message in the outbox's database, with the writes in tx
+// where there is one. Then it completes the message. The notice to ServiceControl and the audit
+// copy are stored too: the broker may refuse them, which concerns neither the message nor ops.
 func (a *attempt) store(ctx context.Context, tx transport.Tx, ops []transport.Operation) error {
 	if a.settlement.over() {
 		return errSettled
@@ -35,8 +35,8 @@ func (a *attempt) store(ctx context.Context, tx transport.Tx, ops []transport.Op
 	return nil
 }
 
-// commit stores ops, which the broker must be likely to accept, and own for the relay, with the key of s and with the
-// writes in tx.
+// commit stores ops, which the broker must be likely to accept, and own for the relay, with the key
+// of s and with the writes in tx.
 func (o *outbox) commit(ctx context.Context, s *Session, tx transport.Tx, ops, own []transport.Operation) error {
 	if err := o.destinations.check(ctx, ops); err != nil {
 		return err

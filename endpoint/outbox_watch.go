@@ -15,13 +15,13 @@ import (
 const (
 	// backlogEvery is the time between two inspections of the outbox.
 	backlogEvery = 5 * time.Second
-	// backlogRows and backlogAge are the bounds of a backlog, above which no message is handled: a broker that accepts
-	// nothing may still deliver, and the table would grow as long as its queues have messages. Rows that wait for a
-	// destination count.
+	// backlogRows and backlogAge are the bounds of a backlog, above which no message is handled: a
+	// broker that accepts nothing may still deliver, and the table would grow as long as its queues
+	// have messages. Rows that wait for a destination count.
 	backlogRows = 100_000
 	backlogAge  = time.Minute
-	// auditRows is the bound of rows that wait and have audit copies alone, and auditWarns their number from which on
-	// Health warns.
+	// auditRows is the bound of rows that wait and have audit copies alone, and auditWarns their
+	// number from which on Health warns.
 	auditRows  = 1_000_000
 	auditWarns = 100_000
 )
@@ -96,7 +96,8 @@ func (l *live) probe(ctx context.Context) error {
 	return err
 }
 
-// usable is probe, and asks also whether the database commits: a standby and a full disk answer and do not.
+// usable is probe, and asks also whether the database commits: a standby and a full disk answer and
+// do not.
 func (l *live) usable(ctx context.Context) error {
 	if err := l.probe(ctx); err != nil {
 		return err
@@ -107,7 +108,8 @@ func (l *live) usable(ctx context.Context) error {
 	return l.storesRecords(ctx)
 }
 
-// storesRecords asks the database of the handlers' records for all rights, by a record that is created and not saved.
+// storesRecords asks the database of the handlers' records for all rights, by a record that is
+// created and not saved.
 func (l *live) storesRecords(ctx context.Context) error {
 	kinds := l.e.records()
 	if len(kinds) == 0 {
@@ -125,8 +127,8 @@ func (l *live) storesRecords(ctx context.Context) error {
 	})
 }
 
-// stores asks the database of the outbox and inbox whether it commits what it commits for a message: an id, here one of no
-// message, and a row of the outbox, here one that the relay removes.
+// stores asks the database of the outbox and inbox whether it commits what it commits for a
+// message: an id, here one of no message, and a row of the outbox, here one that the relay removes.
 func (l *live) stores(ctx context.Context) error {
 	var entry transport.OutboxEntry
 	if l.inbox != nil {
@@ -145,19 +147,22 @@ func (l *live) stores(ctx context.Context) error {
 
 // OutboxHealth is the state of an endpoint's outbox.
 type OutboxHealth struct {
-	// Ready messages wait to be sent, and Unsettled ones are being sent, in all instances, as inspected every 5 s. A stored
-	// message contains all that one handler sent. -1 before the first inspection.
+	// Ready messages wait to be sent, and Unsettled ones are being sent, in all instances, as
+	// inspected every 5 s. A stored message contains all that one handler sent. -1 before the first
+	// inspection.
 	Ready     int64 `json:"ready"`
 	Unsettled int64 `json:"unsettled"`
 	// Oldest is how long the first ready message has waited.
 	Oldest time.Duration `json:"oldest_ns"`
-	// Sent counts the messages that this instance has sent from the outbox, Refused those of them that moved to the error
-	// queue because the broker refused them, and Duplicates the received messages that were handled before.
+	// Sent counts the messages that this instance has sent from the outbox, Refused those of them
+	// that moved to the error queue because the broker refused them, and Duplicates the received
+	// messages that were handled before.
 	Sent       int64 `json:"sent"`
 	Refused    int64 `json:"refused"`
 	Duplicates int64 `json:"duplicates"`
-	// Waiting are the destinations that accept no messages at the moment, and those for which stored messages still wait, by
-	// their names, as this instance knows them. The stored messages are not part of Ready.
+	// Waiting are the destinations that accept no messages at the moment, and those for which
+	// stored messages still wait, by their names, as this instance knows them. The stored messages
+	// are not part of Ready.
 	Waiting []DestinationHealth `json:"waiting,omitempty"`
 }
 
@@ -165,13 +170,14 @@ type OutboxHealth struct {
 type DestinationHealth struct {
 	// Destination is the name of a queue, or that of the type of published events.
 	Destination string `json:"destination"`
-	// Problem says what the destination does, such as "does not answer", and Err is the last error. Both are empty when the
-	// destination has answered again.
+	// Problem says what the destination does, such as "does not answer", and Err is the last error.
+	// Both are empty when the destination has answered again.
 	Problem string `json:"problem,omitempty"`
 	Err     string `json:"error,omitempty"`
 	// Since is the begin of the problem.
 	Since time.Time `json:"since"`
-	// Rows stored messages of this instance wait, and Audit of them have audit copies alone. Oldest is the age of the first.
+	// Rows stored messages of this instance wait, and Audit of them have audit copies alone. Oldest
+	// is the age of the first.
 	Rows   int64         `json:"rows"`
 	Audit  int64         `json:"audit,omitempty"`
 	Oldest time.Duration `json:"oldest_ns,omitempty"`

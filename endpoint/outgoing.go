@@ -83,8 +83,8 @@ func sendAs[O any](
 	return from.submit(ctx, out)
 }
 
-// submit runs a message through the Outgoing stage and keeps it for its session, or sends it where it has none. Its
-// error names the verb and the type.
+// submit runs a message through the Outgoing stage and keeps it for its session, or sends it where
+// it has none. Its error names the verb and the type.
 func (from *sender) submit(ctx context.Context, out *outgoing) (err error) {
 	defer func() {
 		if err != nil {
@@ -128,7 +128,8 @@ var verbs = map[string]string{
 	header.IntentSend: "send", header.IntentPublish: "publish", header.IntentReply: "reply",
 }
 
-// resolve replaces thisInstance by the name of the instance's queue, and an address by the short name of its queue.
+// resolve replaces thisInstance by the name of the instance's queue, and an address by the short
+// name of its queue.
 func (from *sender) resolve(live *live, out *pipeline.Outgoing) error {
 	for _, queue := range []*string{&out.Queue, &out.ReplyTo} {
 		if *queue == thisInstance {

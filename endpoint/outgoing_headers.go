@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
-// addHeaders sets the headers that describe the body and the sending of the message, and adds the others that the caller and
-// behaviors have not set.
+// addHeaders sets the headers that describe the body and the sending of the message, and adds the
+// others that the caller and behaviors have not set.
 func (from *sender) addHeaders(live *live, out *pipeline.Outgoing, now time.Time) {
 	h := &out.Headers
 	h.Set(header.MessageID, out.MessageID)
@@ -74,7 +74,8 @@ func (from *sender) addCausation(out *pipeline.Outgoing) {
 	}
 }
 
-// addSaga names the saga of a reply: the one that sent the request, if any. An empty id is that of no saga.
+// addSaga names the saga of a reply: the one that sent the request, if any. An empty id is that of
+// no saga.
 func addSaga(out *pipeline.Outgoing) {
 	if out.Intent != header.IntentReply || out.Incoming == nil {
 		return

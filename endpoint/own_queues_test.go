@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// A move to any queue that the endpoint itself receives from goes to the configured error queue instead.
+// A move to any queue that the endpoint itself receives from goes to the configured error queue
+// instead.
 func TestAMoveToAnOwnQueueGoesToTheErrorQueue(t *testing.T) {
 	for _, to := range []string{"sales", "sales-a", "sales.quarantine", "sales.dead"} {
 		for _, from := range []string{"sales", "sales-a"} {

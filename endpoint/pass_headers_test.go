@@ -22,7 +22,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// receiptHeaders are headers that a received message may have, and with which it reaches its handlers.
+// receiptHeaders are headers that a received message may have, and with which it reaches its
+// handlers.
 var receiptHeaders = []string{
 	header.Retries, header.RetriesTimestamp, header.FirstLevelRetries, header.HoldfastFirstFailure, header.HoldfastUsedRetries,
 	header.HoldfastThrottledFailures, header.HoldfastThrottledSince, header.HoldfastHistory, header.HoldfastRetryPolicy,
@@ -45,7 +46,8 @@ var skippedHeaders = []string{
 	header.ReplyToAddress, header.OriginatingSagaID, header.OriginatingSagaType, header.Version, header.IsDeferredMessage, header.StartNewTrace,
 }
 
-// A message that is sent with all headers of the handled one differs in these of the user's alone from one that is sent without.
+// A message that is sent with all headers of the handled one differs in these of the user's alone
+// from one that is sent without.
 func TestPassedHeadersAreThoseOfTheUser(t *testing.T) {
 	for name, state := range map[string]func(p *passing){
 		"first delivery":  func(p *passing) { p.put(wire("m")) },

@@ -39,7 +39,8 @@ func (l *live) handle(queue string) handleFunc {
 	}
 }
 
-// handleExclusively processes a delivery from the quarantine. No other message is processed meanwhile.
+// handleExclusively processes a delivery from the quarantine. No other message is processed
+// meanwhile.
 func (l *live) handleExclusively(ctx context.Context, d transport.Delivery, slot *pump.Slot, stuck func()) {
 	in := l.newIncoming(d, slot, l.names.of(l.e.cfg.Name))
 	in.translate()
@@ -55,7 +56,8 @@ func (l *live) handleExclusively(ctx context.Context, d transport.Delivery, slot
 	in.process(ctx)
 }
 
-// process makes attempts at the message until it is settled, or left to the broker to deliver again.
+// process makes attempts at the message until it is settled, or left to the broker to deliver
+// again.
 func (in *incoming) process(ctx context.Context) {
 	defer in.throttling.pass()
 	defer in.giveUpKeys()
@@ -64,8 +66,9 @@ func (in *incoming) process(ctx context.Context) {
 	}
 }
 
-// step makes one attempt and acts on its outcome. It reports whether another attempt follows. A handler that calls
-// runtime.Goexit leaves nothing of this goroutine but its deferred calls: then processing continues in one of them.
+// step makes one attempt and acts on its outcome. It reports whether another attempt follows. A
+// handler that calls runtime.Goexit leaves nothing of this goroutine but its deferred calls: then
+// processing continues in one of them.
 func (in *incoming) step(ctx context.Context, a *attempt) bool {
 	returned := false
 	defer func() {

@@ -15,21 +15,23 @@ import (
 )
 
 const (
-	// quarantineLook is the time between looks at the quarantine while messages wait in it. While it is empty
-	// [recoverability.Quarantine].Idle is. An instance that moves a message there looks at once.
+	// quarantineLook is the time between looks at the quarantine while messages wait in it. While
+	// it is empty [recoverability.Quarantine].Idle is. An instance that moves a message there looks
+	// at once.
 	quarantineLook = 5 * time.Second
 	// quarantineLate is the time for which a broker may not count a message yet.
 	quarantineLate = time.Minute
-	// quarantineGrace bounds the wait for running handlers, the first time. It doubles, so that it suffices for
-	// long ones in the end.
+	// quarantineGrace bounds the wait for running handlers, the first time. It doubles, so that it
+	// suffices for long ones in the end.
 	quarantineGrace = 30 * time.Second
 )
 
 var errStillBusy = errors.New("handlers are still running")
 
-// quarantine is the queue of the messages over which the process may crash. They are handled exclusively: all other
-// processing pauses before the first one is received, and one is received after the other. So a delivery that is not
-// settled is evidence against that message, never against a neighbour. The instances of an endpoint share the queue.
+// quarantine is the queue of the messages over which the process may crash. They are handled
+// exclusively: all other processing pauses before the first one is received, and one is received
+// after the other. So a delivery that is not settled is evidence against that message, never
+// against a neighbour. The instances of an endpoint share the queue.
 type quarantine struct {
 	live  *live
 	queue string
@@ -77,9 +79,9 @@ func (q *quarantine) watch(ctx context.Context) {
 	}
 }
 
-// pause returns the time until the next look. A broker may count a message late, so a quarantine to which this instance has
-// moved a message is not taken to be empty for a while. If the transport cannot inspect queues, each look interrupts all
-// other processing.
+// pause returns the time until the next look. A broker may count a message late, so a quarantine to
+// which this instance has moved a message is not taken to be empty for a while. If the transport
+// cannot inspect queues, each look interrupts all other processing.
 func (q *quarantine) pause(moved time.Time) time.Duration {
 	if n := q.waiting.Load(); n > 0 || n == 0 && (q.missing.Load() || time.Since(moved) < quarantineLate) {
 		return quarantineLook
@@ -87,7 +89,8 @@ func (q *quarantine) pause(moved time.Time) time.Duration {
 	return q.live.recoverability.Quarantine.Idle
 }
 
-// begin visits the quarantine before anything else is received: a crash would count against all messages in flight.
+// begin visits the quarantine before anything else is received: a crash would count against all
+// messages in flight.
 func (q *quarantine) begin(ctx context.Context) {
 	if q != nil && q.look(ctx) {
 		q.visit(ctx, &backoff.Backoff{Min: quarantineGrace, Max: quarantineGrace})
@@ -125,9 +128,10 @@ func (q *quarantine) find(ctx context.Context, err error) {
 	}
 }
 
-// visit handles the messages in quarantine, exclusively. If handlers run on it gives up after the grace
-// period, lets the others continue for as long, and waits longer the next time: a handler may be waiting for a
-// message that is not received meanwhile. It returns the pause before the next visit.
+// visit handles the messages in quarantine, exclusively. If handlers run on it gives up after the
+// grace period, lets the others continue for as long, and waits longer the next time: a handler may
+// be waiting for a message that is not received meanwhile. It returns the pause before the next
+// visit.
 func (q *quarantine) visit(ctx context.Context, grace *backoff.Backoff) (pause time.Duration) {
 	most := grace.Next()
 	waiting, cancel := context.WithTimeoutCause(ctx, most, errStillBusy)
@@ -147,7 +151,8 @@ func (q *quarantine) visit(ctx context.Context, grace *backoff.Backoff) (pause t
 	return 0
 }
 
-// work receives and handles one message after the other until none arrives. It reports false if one is stuck.
+// work receives and handles one message after the other until none arrives. It reports false if one
+// is stuck.
 func (q *quarantine) work(ctx context.Context) (all bool) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()

@@ -13,16 +13,16 @@ const (
 	// that follows, before the quarantine is taken to be empty.
 	quarantineFirst = time.Second
 	quarantineNext  = 300 * time.Millisecond
-	// quarantineSlow bounds the wait for the first message of a slow broker, as long as the broker counts
-	// a message that is ready.
+	// quarantineSlow bounds the wait for the first message of a slow broker, as long as the broker
+	// counts a message that is ready.
 	quarantineSlow = 30 * time.Second
 	// quarantineDrain bounds the wait for the messages that the driver has prefetched.
 	quarantineDrain = 10 * time.Second
 )
 
-// quarantineReceiver receives from the quarantine until no message arrives, and then ends the visit. It cancels
-// a Receive, never the visit: an answer that is on its way arrives in a pump that is not stopping, so that its
-// message is handled as any other.
+// quarantineReceiver receives from the quarantine until no message arrives, and then ends the
+// visit. It cancels a Receive, never the visit: an answer that is on its way arrives in a pump that
+// is not stopping, so that its message is handled as any other.
 type quarantineReceiver struct {
 	transport.Receiver
 	ready func(ctx context.Context) bool // reports whether the broker counts a message that is ready
@@ -81,7 +81,8 @@ func (r *quarantineReceiver) wait(ctx context.Context, came bool, began time.Tim
 	}
 }
 
-// drain receives the messages that the driver has prefetched, where releasing them would count as an attempt.
+// drain receives the messages that the driver has prefetched, where releasing them would count as
+// an attempt.
 func (r *quarantineReceiver) drain(ctx context.Context, limit int) ([]transport.Delivery, error) {
 	ctx, cancel := context.WithTimeout(ctx, quarantineDrain)
 	defer cancel()

@@ -14,7 +14,8 @@ import (
 )
 
 // suspect reports whether the message is to be moved to quarantine instead of being handled. Where
-// the broker does not count, that is one which was delivered before and neither failed nor lost its lease here.
+// the broker does not count, that is one which was delivered before and neither failed nor lost its
+// lease here.
 func (in *incoming) suspect() bool {
 	q, a := in.live.quarantine, in.delivery.Attempt()
 	if a.N < 2 || in.exclusive != nil || in.cleared || q == nil || q.missing.Load() {
@@ -27,8 +28,9 @@ func (in *incoming) suspect() bool {
 	return a.N-known.Failed > in.live.recoverability.Quarantine.After
 }
 
-// quarantine moves a suspect there. If the quarantine is missing, it reports false: the message is then handled like any
-// other. A message whose copy the quarantine refuses moves to the error queue.
+// quarantine moves a suspect there. If the quarantine is missing, it reports false: the message is
+// then handled like any other. A message whose copy the quarantine refuses moves to the error
+// queue.
 func (in *incoming) quarantine(ctx context.Context) bool {
 	switch err := in.enterQuarantine(ctx); {
 	case err == nil:
@@ -84,8 +86,8 @@ type exclusive struct {
 	stuck  bool // it could be neither settled nor moved
 }
 
-// leaveQuarantine removes the headers that the quarantine added: for handlers and copies the message
-// is one of the queue that it came from.
+// leaveQuarantine removes the headers that the quarantine added: for handlers and copies the
+// message is one of the queue that it came from.
 func (in *incoming) leaveQuarantine() *exclusive {
 	x, own, a := &exclusive{in: in}, *in.original, in.delivery.Attempt()
 	var queue string
@@ -102,8 +104,9 @@ func (x *exclusive) crashLoop() error {
 	})
 }
 
-// returnToOrigin moves a message that is stuck in quarantine back to its own queue, where its attempts begin anew,
-// so that the others do not wait for it. One that is parked stays for the next visit.
+// returnToOrigin moves a message that is stuck in quarantine back to its own queue, where its
+// attempts begin anew, so that the others do not wait for it. One that is parked stays for the next
+// visit.
 func (x *exclusive) returnToOrigin(ctx context.Context) {
 	x.stuck = true
 	if !x.parked {
@@ -117,8 +120,8 @@ func (x *exclusive) returnToOrigin(ctx context.Context) {
 	x.in.settlement.retry(ctx)
 }
 
-// forbids returns why an action cannot be carried out in quarantine; "" if it can. Retried at once, the message would
-// seem to have crashed the process, and one that is parked would crash it again.
+// forbids returns why an action cannot be carried out in quarantine; "" if it can. Retried at once,
+// the message would seem to have crashed the process, and one that is parked would crash it again.
 func (x *exclusive) forbids(action recoverability.Action) string {
 	if x == nil {
 		return ""

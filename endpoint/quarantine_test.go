@@ -25,8 +25,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// mortal is a transport whose process can be killed: to the broker that is a connection that closes,
-// and nothing that the process does afterwards reaches it.
+// mortal is a transport whose process can be killed: to the broker that is a connection that
+// closes, and nothing that the process does afterwards reaches it.
 type mortal struct {
 	*inmemory.Transport
 
@@ -52,7 +52,8 @@ func (m *mortal) die() error {
 	return errors.New("of a process that does not exist any more")
 }
 
-// supervise runs the endpoint, and another each time that it dies, until stop. It returns how often it died.
+// supervise runs the endpoint, and another each time that it dies, until stop. It returns how often
+// it died.
 func (m *mortal) supervise(t *testing.T, cfg endpoint.Config, stop <-chan struct{}) (deaths int) {
 	cfg.StopTimeout = time.Millisecond
 	for {
@@ -441,7 +442,8 @@ func TestUndecodableMessagesAreNotQuarantined(t *testing.T) {
 	})
 }
 
-// A message that is too large for the quarantine moves to the error queue: handled like any other, it may crash the process.
+// A message that is too large for the quarantine moves to the error queue: handled like any other,
+// it may crash the process.
 func TestAMessageTooLargeForQuarantineFails(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var calls, told harness.Tally

@@ -9,8 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// queueNames translates between the queues of a running endpoint and their addresses for other programs. Within the
-// endpoint a queue has one name, its short name, whatever form of its address a header, an option or the Config has.
+// queueNames translates between the queues of a running endpoint and their addresses for other
+// programs. Within the endpoint a queue has one name, its short name, whatever form of its address
+// a header, an option or the Config has.
 type queueNames struct {
 	by   transport.Addresser // nil: the address of a queue is its name
 	self string              // the address of the endpoint's queue, which is in every message that the endpoint sends
@@ -40,7 +41,8 @@ func (n *queueNames) of(queue string) string {
 	return n.by.ShortName(queue)
 }
 
-// address returns the address of a queue, from memory for a short name of the endpoint's own queues.
+// address returns the address of a queue, from memory for a short name of the endpoint's own
+// queues.
 func (n *queueNames) address(queue string) string {
 	if n.by == nil {
 		return queue
@@ -66,7 +68,8 @@ func (n *queueNames) inPolicy(c recoverability.Config) recoverability.Config {
 	return c
 }
 
-// checkQueues finds the mistakes that New finds in the names of queues, where one queue is named in several forms.
+// checkQueues finds the mistakes that New finds in the names of queues, where one queue is named in
+// several forms.
 func (l *live) checkQueues() error {
 	var errs []error
 	l.e.cfg.validateQueues(l.names.of, func(format string, args ...any) {

@@ -20,12 +20,12 @@ type Raised struct {
 	err    error
 }
 
-// OnRaised returns a function for the events E that [Session.Raise] raises. E is a struct, a pointer to one, or an
-// interface: then fn is called for every event that implements it, itself or by its pointer. An event needs no
-// registration as a message, for it does not leave the process.
+// OnRaised returns a function for the events E that [Session.Raise] raises. E is a struct, a
+// pointer to one, or an interface: then fn is called for every event that implements it, itself or
+// by its pointer. An event needs no registration as a message, for it does not leave the process.
 //
-// s is the session of the handler that raises the event: fn writes in its transaction, and sends with its messages. Many
-// goroutines call fn at once.
+// s is the session of the handler that raises the event: fn writes in its transaction, and sends
+// with its messages. Many goroutines call fn at once.
 func OnRaised[E any](fn func(ctx context.Context, s *Session, e E) error) Raised {
 	t := reflect.TypeFor[E]()
 	r := Raised{goType: handledType(t)}
@@ -65,15 +65,16 @@ const maxRaised = 32
 
 type raisedKey struct{}
 
-// Raise calls the functions of [Config].Raised for e, a struct or a pointer to one, in the order of the Config, and waits
-// for them. They are part of the handler: what they write in [Session.Tx] and send is committed with the message, or not
-// at all. An event without a function is no error.
+// Raise calls the functions of [Config].Raised for e, a struct or a pointer to one, in the order of
+// the Config, and waits for them. They are part of the handler: what they write in [Session.Tx] and
+// send is committed with the message, or not at all. An event without a function is no error.
 //
-// All functions are called, also when one returns an error or panics. Raise returns their errors joined, and the handler
-// fails with them even if it returns nil: a part of its work is missing. When ctx ends, no further function is called.
+// All functions are called, also when one returns an error or panics. Raise returns their errors
+// joined, and the handler fails with them even if it returns nil: a part of its work is missing.
+// When ctx ends, no further function is called.
 //
-// A function may raise events with its ctx, at most 32 within each other: more are an error, as in a circle. Raise is not
-// for a Recover stage or [Config].OnFinalFailure.
+// A function may raise events with its ctx, at most 32 within each other: more are an error, as in
+// a circle. Raise is not for a Recover stage or [Config].OnFinalFailure.
 func (s *Session) Raise(ctx context.Context, e any) error {
 	err := s.raise(ctx, e)
 	if err == nil {

@@ -125,7 +125,8 @@ func TestMaxTimeBoundsTheFailuresThatUseUpNoRetry(t *testing.T) {
 	})
 }
 
-// One message that fails again and again, with delays in between, begins a limit: it is the first of an outage.
+// One message that fails again and again, with delays in between, begins a limit: it is the first
+// of an outage.
 func TestDelayedRetriesOfOneMessageBeginALimit(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		o := &outage{}
@@ -153,7 +154,8 @@ func TestDelayedRetriesOfOneMessageBeginALimit(t *testing.T) {
 	})
 }
 
-// Where the broker does not count, the attempts that one process has used up go with the postponed copy to the next.
+// Where the broker does not count, the attempts that one process has used up go with the postponed
+// copy to the next.
 func TestAttemptsUsedUpGoWithThePostponedCopy(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		broker.Without = inmemory.Exact

@@ -494,8 +494,8 @@ func TestARateLimitIsCheckedAtNew(t *testing.T) {
 	}
 }
 
-// Suspects are handled alone while attempts are limited, neither holds up the other for ever, and the outage costs
-// no message.
+// Suspects are handled alone while attempts are limited, neither holds up the other for ever, and
+// the outage costs no message.
 func TestSuspectsAndARateLimitGetAlong(t *testing.T) {
 	const messages, suspects = 100, 5
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {

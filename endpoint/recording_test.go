@@ -287,7 +287,8 @@ func (s *scene) put(id string) {
 	}
 }
 
-// deliver has another process receive message 2 n times and crash each time, while the endpoint is paused.
+// deliver has another process receive message 2 n times and crash each time, while the endpoint is
+// paused.
 func (s *scene) deliver(n int) {
 	ctx := s.t.Context()
 	pass(time.Second)
@@ -427,9 +428,10 @@ func collapsed(lines []string) (out []string) {
 	return out
 }
 
-// Each way in which a message is handled, waits, fails and returns is recorded, in each mode and with brokers that can do less:
-// the calls of the driver, the log, the notifications, and the place of the message at the end. A rebuild of the endpoint keeps
-// the recording; "go test ./endpoint -run TestRecording -update" writes a change that is wanted.
+// Each way in which a message is handled, waits, fails and returns is recorded, in each mode and
+// with brokers that can do less: the calls of the driver, the log, the notifications, and the place
+// of the message at the end. A rebuild of the endpoint keeps the recording; "go test ./endpoint
+// -run TestRecording -update" writes a change that is wanted.
 func TestRecording(t *testing.T) {
 	var got strings.Builder
 	for _, st := range stories {

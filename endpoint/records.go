@@ -71,8 +71,8 @@ func (e *Endpoint) rememberRecords() time.Duration {
 	return max(0, cmp.Or(e.cfg.Remember, defaultRemember))
 }
 
-// recordsIn returns the inspector of the database that conn is connected to. It fails where the database cannot store
-// records.
+// recordsIn returns the inspector of the database that conn is connected to. It fails where the
+// database cannot store records.
 func recordsIn(conn transport.Conn) (transport.StateInspector, error) {
 	inspector, ok := conn.(transport.StateInspector)
 	if !ok {
@@ -104,8 +104,9 @@ func (l *live) verifyRecords(ctx context.Context) error {
 	return nil
 }
 
-// Database returns the database of the handlers' records, for packages of this module such as schedule. It fails while the
-// endpoint is not running; the result has the name, the log and the warnings of the endpoint nevertheless.
+// Database returns the database of the handlers' records, for packages of this module such as
+// schedule. It fails while the endpoint is not running; the result has the name, the log and the
+// warnings of the endpoint nevertheless.
 func (e *Endpoint) Database() (stateful.Database, error) {
 	db, err := e.database()
 	db.Endpoint, db.Log, db.Warnings = e.cfg.Name, e.cfg.Logger, &e.warnings

@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// recovery decides what happens to a message that failed, and carries it out. There is at most one of an attempt.
+// recovery decides what happens to a message that failed, and carries it out. There is at most one
+// of an attempt.
 type recovery struct {
 	*incoming
 
@@ -39,7 +40,8 @@ type (
 	recovered struct{}
 	// retrying: another attempt follows within the delivery, after a pause.
 	retrying struct{ after time.Duration }
-	// stuck: the message could be neither settled nor moved. It was reported, and is to be requeued after a pause.
+	// stuck: the message could be neither settled nor moved. It was reported, and is to be requeued
+	// after a pause.
 	stuck struct{ pause time.Duration }
 	// waits: the error queue does not accept the message, which waits for it. It was reported.
 	waits struct {
@@ -116,8 +118,9 @@ func (r *recovery) end(ctx context.Context, rec *pipeline.Recover, err error) re
 	return r.keep(ctx, err)
 }
 
-// begin returns the value of the Recover stage. It has a session and headers of its own: a goroutine that
-// outlives a handler may still use the attempt's, and must not send as part of the recovery.
+// begin returns the value of the Recover stage. It has a session and headers of its own: a
+// goroutine that outlives a handler may still use the attempt's, and must not send as part of the
+// recovery.
 func (r *recovery) begin(a *attempt, f recoverability.Failure) *pipeline.Recover {
 	r.session = &Session{in: a, recovers: true}
 	receive := a.receive.Recovering(r.session)
@@ -204,8 +207,8 @@ func (r *recovery) decide(ctx context.Context, f recoverability.Failure) (action
 	return action
 }
 
-// faultHeaders returns the headers that a move to the error queue adds, changed by the user's function, which
-// may panic.
+// faultHeaders returns the headers that a move to the error queue adds, changed by the user's
+// function, which may panic.
 func (r *recovery) faultHeaders(ctx context.Context, f recoverability.Failure) header.Map {
 	h := fault.Headers(f, r.e.host, r.at)
 	h.Set(header.FailedQ, r.live.names.address(f.Queue)) // other programs return the message to that queue

@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// conclude carries out the action. Before one that gives the message up, it calls Config.OnFinalFailure.
+// conclude carries out the action. Before one that gives the message up, it calls
+// Config.OnFinalFailure.
 func (r *recovery) conclude(ctx context.Context, rec *pipeline.Recover) error {
 	rec.Action = r.possible(ctx, rec.Action)
 	switch rec.Action.(type) {
@@ -28,8 +29,9 @@ func (r *recovery) conclude(ctx context.Context, rec *pipeline.Recover) error {
 	return r.carryOut(ctx, rec)
 }
 
-// onFinalFailure calls the user's function, once. When that fails, the operations that it sent are left out; an error
-// is returned when it may have written in the transaction, which cannot be undone in part.
+// onFinalFailure calls the user's function, once. When that fails, the operations that it sent are
+// left out; an error is returned when it may have written in the transaction, which cannot be
+// undone in part.
 func (r *recovery) onFinalFailure(ctx context.Context, failure recoverability.Failure) error {
 	f := r.e.cfg.OnFinalFailure
 	if f == nil || r.finalised {
@@ -52,11 +54,12 @@ func (r *recovery) onFinalFailure(ctx context.Context, failure recoverability.Fa
 	return nil
 }
 
-// finalError is an error of Config.OnFinalFailure. Whatever it wraps, it is no answer of the broker.
+// finalError is an error of Config.OnFinalFailure. Whatever it wraps, it is no answer of the
+// broker.
 type finalError struct{ errtree.Mark }
 
-// carryOut carries out rec.Action, or a fallback, and notifies of it: rec.Action is then the action that was
-// carried out. After an error the message is unsettled.
+// carryOut carries out rec.Action, or a fallback, and notifies of it: rec.Action is then the action
+// that was carried out. After an error the message is unsettled.
 func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err error) {
 	defer panics.Catch(&err)
 	sent, _ := r.session.end()
@@ -94,7 +97,8 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 	return nil
 }
 
-// carriedOut forgets the failures of a message whose action ends the cycle. It returns a function that reports the action.
+// carriedOut forgets the failures of a message whose action ends the cycle. It returns a function
+// that reports the action.
 func (r *recovery) carriedOut(ctx context.Context, rec *pipeline.Recover) (report func()) {
 	if again := sameCycle(rec.Action); r.exclusive != nil || !again && !r.settlement.lostLease() {
 		r.forgetFailures()
@@ -142,8 +146,8 @@ func (r *recovery) toErrorQueue() recoverability.Action {
 	return recoverability.MoveToError{Queue: r.live.recoverability.ErrorQueue}
 }
 
-// impossible returns why the transport, the transaction mode or the quarantine does not allow the action; ""
-// if they do.
+// impossible returns why the transport, the transaction mode or the quarantine does not allow the
+// action; "" if they do.
 func (r *recovery) impossible(action recoverability.Action) string {
 	noRetries := r.exclusive.forbids(action)
 	if noRetries == "" && r.settlement.completedFirst() {

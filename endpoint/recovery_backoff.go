@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// keep reports a message that can be neither settled nor moved, for instance because the error queue is missing.
-// The caller requeues it.
+// keep reports a message that can be neither settled nor moved, for instance because the error
+// queue is missing. The caller requeues it.
 func (in *incoming) keep(ctx context.Context, err error) stuck {
 	in.reportKept(ctx, err)
 	switch {
@@ -82,7 +82,8 @@ type pauses struct {
 
 const maxHold = 30 * time.Second
 
-// next returns the pause for another message. It starts again at a second when there was none for a while.
+// next returns the pause for another message. It starts again at a second when there was none for a
+// while.
 func (p *pauses) next() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -19,15 +19,16 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// execution carries out an action on a failed message. Where the broker refuses, it takes the next fallback:
+// execution carries out an action on a failed message. Where the broker refuses, it takes the next
+// fallback:
 //
 //	a copy that is refused for its content: fewer and shorter fault headers, in the end packed ones
 //	a delayed copy that is refused:         the error queue
 //	an error queue that refuses:            the configured one, where that is another
 //	that one too:                           the broker's dead-letter queue, where it has one
 //
-// After the last the message waits for the error queue, if it may, and otherwise it is stuck. A broker that does not answer
-// refuses nothing: then no further fallback is tried.
+// After the last the message waits for the error queue, if it may, and otherwise it is stuck. A
+// broker that does not answer refuses nothing: then no further fallback is tried.
 type execution struct {
 	*recovery
 
@@ -44,8 +45,8 @@ func (x *execution) complete(ctx context.Context, ops []transport.Operation) err
 	return x.settlement.complete(ctx, x.session.tx, ops)
 }
 
-// settle sends what the Recover stage sent, and settles the message by a verb that completes nothing, so
-// that what the stage wrote is undone.
+// settle sends what the Recover stage sent, and settles the message by a verb that completes
+// nothing, so that what the stage wrote is undone.
 func (x *execution) settle(ctx context.Context, verb func(context.Context) error) error {
 	if err := x.keepDelivery(ctx); err != nil {
 		return err
@@ -53,8 +54,8 @@ func (x *execution) settle(ctx context.Context, verb func(context.Context) error
 	return x.settlement.settle(ctx, verb)
 }
 
-// keepDelivery sends what the Recover stage sent, and leaves the message as it is, for another attempt. What the stage wrote
-// is undone.
+// keepDelivery sends what the Recover stage sent, and leaves the message as it is, for another
+// attempt. What the stage wrote is undone.
 func (x *execution) keepDelivery(ctx context.Context) error {
 	x.settlement.rollback(ctx, x.session)
 	if err := x.settlement.send(x.sent); err != nil {
@@ -113,7 +114,8 @@ func (x *execution) toDeadLetters(ctx context.Context, a recoverability.DeadLett
 	return x.settle(ctx, func(ctx context.Context) error { return d.DeadLetter(ctx, a.Reason) })
 }
 
-// moveToError moves the message to the queue, or to a fallback; to the broker's dead-letter queue if native is set.
+// moveToError moves the message to the queue, or to a fallback; to the broker's dead-letter queue
+// if native is set.
 func (x *execution) moveToError(ctx context.Context, queue string, native bool) error {
 	x.wanted, x.native, x.move = recoverability.MoveToError{Queue: queue}, native, x
 	if err := x.live.room.Refusal(queue); err != nil && x.isHeldable() {
@@ -166,8 +168,8 @@ var fallbackOf = map[copies.Form]recoverability.Fallback{
 	copies.Trimmed: recoverability.FallbackTrimmed, copies.Minimal: recoverability.FallbackMinimal, copies.Packed: recoverability.FallbackPacked, copies.Original: recoverability.FallbackOriginal,
 }
 
-// to sends the first candidate of a copy that is not refused for its content. The broker decides: a bound of the driver for
-// headers that endpoints send does not concern received ones.
+// to sends the first candidate of a copy that is not refused for its content. The broker decides: a
+// bound of the driver for headers that endpoints send does not concern received ones.
 func (x *execution) to(
 	ctx context.Context, queue string, after time.Duration, candidates iter.Seq2[copies.Form, *transport.Message],
 ) (err error) {
@@ -207,8 +209,8 @@ func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 	}
 }
 
-// commitApart commits what the stage wrote and sent, where that is in the database of the outbox, before the message is
-// moved at its broker. The move itself does not need the database.
+// commitApart commits what the stage wrote and sent, where that is in the database of the outbox,
+// before the message is moved at its broker. The move itself does not need the database.
 func (x *execution) commitApart() error {
 	if x.session.tx == nil || x.live.outbox == nil {
 		return nil
@@ -244,7 +246,8 @@ func refused(err error) bool {
 	return (refusal || large) && !stranded && !unanswered(err)
 }
 
-// unanswered reports whether the broker has neither accepted nor refused a call, as far as is known.
+// unanswered reports whether the broker has neither accepted nor refused a call, as far as is
+// known.
 func unanswered(err error) bool {
 	_, final := errors.AsType[*finalError](err)
 	return !final && slices.ContainsFunc([]error{

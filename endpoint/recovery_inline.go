@@ -11,8 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// awaitRetry waits, without a slot and without its keys, until an inline retry is due. It reports whether the retry
-// follows. If the endpoint stops meanwhile, the message is released: it has not failed for good.
+// awaitRetry waits, without a slot and without its keys, until an inline retry is due. It reports
+// whether the retry follows. If the endpoint stops meanwhile, the message is released: it has not
+// failed for good.
 func (in *incoming) awaitRetry(ctx context.Context, a *attempt, after time.Duration) (again bool) {
 	in.inline++
 	in.recovery = nil
@@ -30,8 +31,8 @@ func (in *incoming) awaitRetry(ctx context.Context, a *attempt, after time.Durat
 	return true
 }
 
-// findPolicy logs that the endpoint does not have the policy that the message names. Then the message is retried as any
-// other of its type.
+// findPolicy logs that the endpoint does not have the policy that the message names. Then the
+// message is retried as any other of its type.
 func (r *recovery) findPolicy(ctx context.Context, f recoverability.Failure) {
 	name := cmp.Or(f.Headers.Get(header.HoldfastPolicy), f.Headers.Get(header.HoldfastRetryPolicy))
 	if name == "" {

@@ -10,8 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// logAction logs the action with the texts that operators of NServiceBus know. It comes before the action, so
-// that the line precedes those of the next attempt. If the action fails, another line follows.
+// logAction logs the action with the texts that operators of NServiceBus know. It comes before the
+// action, so that the line precedes those of the next attempt. If the action fails, another line
+// follows.
 func (r *recovery) logAction(ctx context.Context, action recoverability.Action, f recoverability.Failure) {
 	if action == r.logged {
 		return

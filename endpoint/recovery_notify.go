@@ -160,12 +160,14 @@ func (p *place) wait() {
 	}
 }
 
-// maxUnreported is how many notifications are delivered while their messages are settled already. Above that, a
-// message waits for its own, so that functions which cannot keep up slow the endpoint down and miss nothing.
+// maxUnreported is how many notifications are delivered while their messages are settled already.
+// Above that, a message waits for its own, so that functions which cannot keep up slow the endpoint
+// down and miss nothing.
 const maxUnreported = 50
 
-// report calls f in its place, and ends the place. A settled message no longer counts meanwhile, so that a slow
-// function delays no other, unless the message is handled exclusively or too much is unreported.
+// report calls f in its place, and ends the place. A settled message no longer counts meanwhile, so
+// that a slow function delays no other, unless the message is handled exclusively or too much is
+// unreported.
 func (in *incoming) report(p *place, f func()) {
 	defer p.end()
 	in.giveUpKeys()

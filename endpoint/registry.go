@@ -137,7 +137,8 @@ func (r *registry) handle(c call) error {
 	return nil
 }
 
-// local returns an error for each message that the handler sends to the endpoint's own queue and that has no handler there.
+// local returns an error for each message that the handler sends to the endpoint's own queue and
+// that has no handler there.
 func (r *registry) local(h *Handler) error {
 	var errs []error
 	for _, m := range h.local {
@@ -182,8 +183,9 @@ func (r *registry) of(m any) (*messageType, error) {
 // stores reports whether a handler has records of a kind.
 func (r *registry) stores(kind string) bool { return r.kinds[kind] }
 
-// named returns the first registered type of an enclosed-types header, nil when there is none, and the calls of the
-// message's handlers, including handlers of the types that follow, in the order of the Config.
+// named returns the first registered type of an enclosed-types header, nil when there is none, and
+// the calls of the message's handlers, including handlers of the types that follow, in the order of
+// the Config.
 func (r *registry) named(enclosed string) (first *messageType, calls []call) {
 	for name := range header.TypeNames(enclosed) {
 		t, ok := r.byName[name]

@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// relayed reports whether the message is for another queue, and was kept in this one until it was due. Such a message is
-// not handled: it is sent on and completed. If its queue refuses it, it moves to the error queue. Otherwise it is
-// requeued after a pause.
+// relayed reports whether the message is for another queue, and was kept in this one until it was
+// due. Such a message is not handled: it is sent on and completed. If its queue refuses it, it
+// moves to the error queue. Otherwise it is requeued after a pause.
 func (in *incoming) relayed(ctx context.Context) bool {
 	r, ok := in.delivery.(transport.Relayer)
 	if !ok {

@@ -19,7 +19,8 @@ import (
 
 const forwardTo = "Test.ForwardTo"
 
-// relayingReceiver returns deliveries of messages that are for the queue which the header Test.ForwardTo names.
+// relayingReceiver returns deliveries of messages that are for the queue which the header
+// Test.ForwardTo names.
 type relayingReceiver struct{ transport.Receiver }
 
 type relayed struct{ transport.Delivery }

@@ -176,8 +176,8 @@ func TestRetriesEndHoweverFewFailuresAreRemembered(t *testing.T) {
 	})
 }
 
-// The 24 hours of delayed retries begin with the first attempt that failed, not with the last of its
-// cycle.
+// The 24 hours of delayed retries begin with the first attempt that failed, not with the last of
+// its cycle.
 func TestTheFirstFailureIsThatOfTheFirstAttempt(t *testing.T) {
 	for _, without := range []inmemory.Capability{0, inmemory.Exact} {
 		harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
@@ -195,7 +195,8 @@ func TestTheFirstFailureIsThatOfTheFirstAttempt(t *testing.T) {
 			}
 			harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
 			time.Sleep(10 * 24 * time.Hour)
-			// after 5, 10 and 15 hours, delayed, after 20 and 25 and 30: the end of 24 hours is over
+			// after 5, 10 and 15 hours, delayed, after 20 and 25 and 30: the end of 24 hours is
+			// over
 			if diff := cmp.Diff([]string{"5h0m0s", "5h0m0s", "5h0m0s", "5h0m0s", "5h0m0s", "5h0m0s"}, first.List()); diff != "" {
 				t.Errorf("without %b: %s", without, diff)
 			}

@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/resilience"
 )
 
-// effective returns the retries that the transport and the transaction mode offer; the others are off.
+// effective returns the retries that the transport and the transaction mode offer; the others are
+// off.
 func (l *live) effective(ctx context.Context) recoverability.Config {
 	c := l.e.cfg.Recoverability.WithDefaults()
 	longest := c.LongestDelay()
@@ -71,7 +72,8 @@ func (c Config) validateRetries(bad func(format string, args ...any)) {
 	}
 }
 
-// validateRemember reports a policy whose retries may begin when the ids of the message are forgotten.
+// validateRemember reports a policy whose retries may begin when the ids of the message are
+// forgotten.
 func (c Config) validateRemember(p resilience.Policy, bad func(format string, args ...any)) {
 	remember := c.Remember
 	if c.Outbox != nil && remember == 0 {
@@ -120,8 +122,9 @@ func (l *live) checkDeferred(where string, p resilience.Policy, bad func(format 
 	}
 }
 
-// checkInline compares the longest time that a message of the rule may take with the time that the broker lets a delivery be
-// unsettled. Half of that is for the handlers of messages that came before it, and for settling.
+// checkInline compares the longest time that a message of the rule may take with the time that the
+// broker lets a delivery be unsettled. Half of that is for the handlers of messages that came
+// before it, and for settling.
 func (l *live) checkInline(rule int, r *recoverability.Rule, bad func(format string, args ...any)) {
 	most := l.limits.MaxHold / 2
 	if most == 0 {
@@ -137,8 +140,8 @@ func (l *live) checkInline(rule int, r *recoverability.Rule, bad func(format str
 	}
 }
 
-// longestAttempt returns the longest time that an attempt at a message of one of the types may take, without types of any;
-// 0 where there is no limit.
+// longestAttempt returns the longest time that an attempt at a message of one of the types may
+// take, without types of any; 0 where there is no limit.
 func (e *Endpoint) longestAttempt(types []string) (longest time.Duration) {
 	for _, t := range e.types.all {
 		of := func(name string) bool { return slices.Contains(types, name) }

@@ -53,16 +53,18 @@ type live struct {
 	slow       *pump.SlowStart // same
 }
 
-// Run connects, receives and handles messages until ctx ends. Then it waits for the handlers, cancels their context
-// after StopTimeout, and disconnects when the last one has returned. It returns nil after such a stop, and an error if
-// it could not start, also because ctx ended first. If handlers, or other functions of the program, have not returned 5 s
-// after StopTimeout, Run disconnects and returns a [*StuckError]. When the broker becomes unreachable later, Run waits for
+// Run connects, receives and handles messages until ctx ends. Then it waits for the handlers,
+// cancels their context after StopTimeout, and disconnects when the last one has returned. It
+// returns nil after such a stop, and an error if it could not start, also because ctx ended first.
+// If handlers, or other functions of the program, have not returned 5 s after StopTimeout, Run
+// disconnects and returns a [*StuckError]. When the broker becomes unreachable later, Run waits for
 // it. An endpoint runs once.
 func (e *Endpoint) Run(ctx context.Context) (err error) {
 	return e.run(ctx, pump.NewGroup(), nil)
 }
 
-// run is Run beside the other endpoints of a group. shared is for their connections; nil for a single endpoint.
+// run is Run beside the other endpoints of a group. shared is for their connections; nil for a
+// single endpoint.
 func (e *Endpoint) run(ctx context.Context, group *pump.Group, shared *transport.Shared) (err error) {
 	if e.started.Swap(true) {
 		return fmt.Errorf("endpoint %q: it has been run already: make another by New", e.cfg.Name)

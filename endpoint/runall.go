@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/errtree"
 )
 
-// checkNames returns an error for endpoints that receive from one queue and have different handlers.
+// checkNames returns an error for endpoints that receive from one queue and have different
+// handlers.
 func checkNames(endpoints []*Endpoint) error {
 	var errs []error
 	for i, e := range endpoints {
@@ -54,8 +55,8 @@ func (e *Endpoint) refuse(err error) {
 	close(e.ended)
 }
 
-// reportForeign logs, once, that a message was received that the endpoint does not handle: another program may receive from
-// the queue.
+// reportForeign logs, once, that a message was received that the endpoint does not handle: another
+// program may receive from the queue.
 func (e *Endpoint) reportForeign(ctx context.Context, queue string, cause error) {
 	if e.foreign.Swap(true) {
 		return

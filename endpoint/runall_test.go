@@ -16,7 +16,8 @@ import (
 
 func shipIt(context.Context, *endpoint.Session, rushOrder) error { return nil }
 
-// Two endpoints of one name on one transport receive each other's messages, and move them to the error queue.
+// Two endpoints of one name on one transport receive each other's messages, and move them to the
+// error queue.
 func TestRunAllRefusesOneNameForTwoEndpoints(t *testing.T) {
 	for name, test := range map[string]struct {
 		change  func(second *endpoint.Config)

@@ -24,8 +24,8 @@ const (
 	satelliteMax = 10 * time.Second
 )
 
-// satellites are the driver's own queues, each with a pump of its own. They are searched for until the broker has
-// answered for all of them.
+// satellites are the driver's own queues, each with a pump of its own. They are searched for until
+// the broker has answered for all of them.
 type satellites struct {
 	live    *live
 	finder  transport.Satellites // nil: the driver has none
@@ -159,8 +159,8 @@ func (s *satellites) addTo(h *Health) {
 	}
 }
 
-// handle returns the function that the pump calls for each message of a driver's own queue. A message that
-// fails is requeued after a pause.
+// handle returns the function that the pump calls for each message of a driver's own queue. A
+// message that fails is requeued after a pause.
 func (s *satellites) handle(sat transport.Satellite) handleFunc {
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 		in := s.live.newIncoming(d, slot, sat.Queue)
@@ -191,8 +191,9 @@ func (in *incoming) relay(ctx context.Context, sat transport.Satellite) (err err
 	return in.settlement.complete(ctx, nil, ops)
 }
 
-// bury moves a message that the broker dead-lettered or that cannot be sent on, which failed in queue, to the error
-// queue. There is nothing to decide, so the policy is not asked. Its number of deliveries is unknown.
+// bury moves a message that the broker dead-lettered or that cannot be sent on, which failed in
+// queue, to the error queue. There is nothing to decide, so the policy is not asked. Its number of
+// deliveries is unknown.
 func (a *attempt) bury(ctx context.Context, queue string, failure error) error {
 	r, rec := a.burial(ctx, queue, failure)
 	return r.conclude(ctx, rec)

@@ -21,8 +21,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// lookFailing is a broker with two satellites, whose search for those named by away fails while away says so. Messages of
-// both are noted in done.
+// lookFailing is a broker with two satellites, whose search for those named by away fails while
+// away says so. Messages of both are noted in done.
 func lookFailing(broker *inmemory.Transport, done *harness.Tally, away func(verb, queue string) bool) {
 	broker.CreateQueues("dead", "waiting")
 	for _, queue := range []string{"dead", "waiting"} {

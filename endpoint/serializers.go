@@ -22,8 +22,8 @@ func (s serializers) marshal(types []string, v any) ([]byte, error) {
 	return s.writer().Marshal(v)
 }
 
-// reader returns the serializer of a content type: of the type as it is written, else without its parameters. A message
-// without a content type has that of the first serializer.
+// reader returns the serializer of a content type: of the type as it is written, else without its
+// parameters. A message without a content type has that of the first serializer.
 func (s serializers) reader(contentType string) (serialization.Serializer, error) {
 	if contentType == "" {
 		return s.writer(), nil
@@ -43,7 +43,8 @@ func (s serializers) reader(contentType string) (serialization.Serializer, error
 	return nil, fmt.Errorf("content type %.512q: this endpoint reads %q", contentType, types)
 }
 
-// checkBodies returns an error for each message type whose values the serializer JSON does not write and read completely.
+// checkBodies returns an error for each message type whose values the serializer JSON does not
+// write and read completely.
 func (from *sender) checkBodies() error {
 	if from.serializers.writer() != serialization.JSON {
 		return nil

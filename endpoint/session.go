@@ -15,8 +15,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Session gives a handler the properties of its message and sends messages with it. It is over when the handlers of the
-// message have returned. It is safe for concurrent use by goroutines of the handler.
+// Session gives a handler the properties of its message and sends messages with it. It is over when
+// the handlers of the message have returned. It is safe for concurrent use by goroutines of the
+// handler.
 type Session struct {
 	in *attempt
 
@@ -37,13 +38,15 @@ type Session struct {
 
 var _ pipeline.Sender = (*Session)(nil)
 
-// MessageID returns the id of the message, the same at every attempt. If the sender has given the message no id, MessageID
-// returns "native:" and the broker's number of the message, or on RabbitMQ "content:" and a hash of the message, or "".
-// Several messages may have such an id, see [Session.HasID].
+// MessageID returns the id of the message, the same at every attempt. If the sender has given the
+// message no id, MessageID returns "native:" and the broker's number of the message, or on RabbitMQ
+// "content:" and a hash of the message, or "". Several messages may have such an id, see
+// [Session.HasID].
 func (s *Session) MessageID() string { return s.in.id }
 
-// HasID reports whether the sender has given the message its id. If not, the inbox does not recognize a second delivery of
-// the message, and another message may have the same [Session.MessageID], so do not use that as an idempotency key.
+// HasID reports whether the sender has given the message its id. If not, the inbox does not
+// recognize a second delivery of the message, and another message may have the same
+// [Session.MessageID], so do not use that as an idempotency key.
 func (s *Session) HasID() bool { return isNamed(s.in.id) }
 
 // Header returns the value of a header of the message, or "".
@@ -58,21 +61,21 @@ func (s *Session) Attempt() transport.Attempt { return s.in.receive.Attempt }
 // Native returns the broker's property of that name, or "".
 func (s *Session) Native(name string) string { return s.in.receive.Native(name) }
 
-// Send sends m, a registered command or response, to the queue of its route or of [To], when all handlers of the
-// message have returned nil.
+// Send sends m, a registered command or response, to the queue of its route or of [To], when all
+// handlers of the message have returned nil.
 func (s *Session) Send(ctx context.Context, m any, opts ...SendOption) error {
 	return s.in.e.send(ctx, m, "", opts, s)
 }
 
-// SendLocal sends m, a registered command or response, to the endpoint's own queue, when all handlers of the message
-// have returned nil.
+// SendLocal sends m, a registered command or response, to the endpoint's own queue, when all
+// handlers of the message have returned nil.
 func (s *Session) SendLocal(ctx context.Context, m any, opts ...SendOption) error {
 	return s.in.e.sendLocal(ctx, m, opts, s)
 }
 
-// Forward sends the message being handled to another queue as it was received, when all handlers of the message have
-// returned nil: with the same id, headers and body, and without the Outgoing stage. Headers that count retries are left
-// out, so the message has all of its attempts there.
+// Forward sends the message being handled to another queue as it was received, when all handlers of
+// the message have returned nil: with the same id, headers and body, and without the Outgoing
+// stage. Headers that count retries are left out, so the message has all of its attempts there.
 func (s *Session) Forward(_ context.Context, queue string) error {
 	if queue == "" {
 		return errors.New("forward: the queue is empty")
@@ -87,34 +90,36 @@ func (s *Session) Forward(_ context.Context, queue string) error {
 	return s.keep(op)
 }
 
-// Publish sends m, a registered event, to the subscribers of its type and of its base types, when all handlers of the
-// message have returned nil.
+// Publish sends m, a registered event, to the subscribers of its type and of its base types, when
+// all handlers of the message have returned nil.
 func (s *Session) Publish(ctx context.Context, m any, opts ...PublishOption) error {
 	return s.in.e.publish(ctx, m, opts, s)
 }
 
-// Reply sends m to the reply-to address of the message being handled, when all handlers of the message have returned
-// nil.
+// Reply sends m to the reply-to address of the message being handled, when all handlers of the
+// message have returned nil.
 func (s *Session) Reply(ctx context.Context, m any, opts ...ReplyOption) error {
 	queue := s.in.receive.Headers.Get(header.ReplyToAddress)
 	return sendAs(ctx, &s.in.e.sender, header.IntentReply, m, queue, opts, ReplyOption.ApplyReply, s)
 }
 
-// DoNotContinue skips the remaining handlers of the message. It is handled, and its messages are sent, when this
-// handler has returned nil.
+// DoNotContinue skips the remaining handlers of the message. It is handled, and its messages are
+// sent, when this handler has returned nil.
 func (s *Session) DoNotContinue() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last = true
 }
 
-// Tx returns the transaction in which the message is completed, or in which the outbox stores that it was handled: begun
-// at the first call, the same for all handlers of the message. It needs [Config].Outbox or [SendsAtomicWithReceive]. A
-// function of the driver's package uses it, such as postgres.Tx or sqlite.OnCommit. The endpoint commits it when the
-// handlers have returned nil, and rolls it back otherwise.
+// Tx returns the transaction in which the message is completed, or in which the outbox stores that
+// it was handled: begun at the first call, the same for all handlers of the message. It needs
+// [Config].Outbox or [SendsAtomicWithReceive]. A function of the driver's package uses it, such as
+// postgres.Tx or sqlite.OnCommit. The endpoint commits it when the handlers have returned nil, and
+// rolls it back otherwise.
 //
-// If a behavior calls next again after a failure, or drops the error, the transaction that the failed handlers have begun is
-// rolled back, and another one begins. In a transaction that was open before, next cannot be called again.
+// If a behavior calls next again after a failure, or drops the error, the transaction that the
+// failed handlers have begun is rolled back, and another one begins. In a transaction that was open
+// before, next cannot be called again.
 func (s *Session) Tx(ctx context.Context) (transport.HandlerTx, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,8 +214,8 @@ const allHandlers = -1
 var errWritesLeft = errors.New("a behavior calls next again after a failure, in a transaction that was open before the first call: " +
 	"what the first call wrote cannot be undone alone; return the error, or begin the transaction behind that behavior")
 
-// begin starts the handler of a number, or all, perhaps again. What a failed call wrote is rolled back if the call has begun
-// the transaction. Otherwise the same call cannot be made again.
+// begin starts the handler of a number, or all, perhaps again. What a failed call wrote is rolled
+// back if the call has begun the transaction. Otherwise the same call cannot be made again.
 func (s *Session) begin(ctx context.Context, handler int) (mark, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,7 +237,8 @@ func (s *Session) undo(ctx context.Context) {
 	s.in.settlement.undo(ctx, tx)
 }
 
-// finish rolls back what a handler wrote whose error a behavior has dropped, if the handler has begun the transaction.
+// finish rolls back what a handler wrote whose error a behavior has dropped, if the handler has
+// begun the transaction.
 func (s *Session) finish(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,7 +252,8 @@ func (s *Session) enough() bool {
 	return s.last
 }
 
-// drop removes the operations since m, after a handler failed: a behavior may call the handlers again.
+// drop removes the operations since m, after a handler failed: a behavior may call the handlers
+// again.
 func (s *Session) drop(m mark) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

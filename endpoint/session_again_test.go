@@ -16,7 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// around is a stage with one behavior, which gets the session of the message, and a next that recovers from panics.
+// around is a stage with one behavior, which gets the session of the message, and a next that
+// recovers from panics.
 func around[T any](receive func(T) *pipeline.Receive, f func(ctx context.Context, s *endpoint.Session, next func() error) error) (s pipeline.Stage[T]) {
 	s.Use("again", func(next pipeline.Func[T]) pipeline.Func[T] {
 		return func(ctx context.Context, in T) error {

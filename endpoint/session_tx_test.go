@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// A handler that ends the transaction of its message gets an error, and the endpoint ends it with the message.
+// A handler that ends the transaction of its message gets an error, and the endpoint ends it with
+// the message.
 func TestAHandlerCannotEndTheTransactionOfItsMessage(t *testing.T) {
 	for name, end := range map[string]func(context.Context, transport.Tx) error{
 		"complete": func(ctx context.Context, tx transport.Tx) error { return tx.Complete(ctx, nil) },

@@ -47,13 +47,14 @@ const (
 // over reports whether nothing more can be done about the message.
 func (s *settlement) over() bool { return s.state >= stateSettled }
 
-// completedFirst reports whether the message was completed before it was handled, so that it cannot return to its
-// queue.
+// completedFirst reports whether the message was completed before it was handled, so that it cannot
+// return to its queue.
 func (s *settlement) completedFirst() bool { return s.state == stateCompletedFirst }
 
 func (s *settlement) lostLease() bool { return s.state == stateLeaseLost }
 
-// completeFirst completes the message before it is handled. One that cannot be completed is not handled.
+// completeFirst completes the message before it is handled. One that cannot be completed is not
+// handled.
 func (s *settlement) completeFirst(ctx context.Context) bool {
 	s.in.slot.StopRenewing() // the lease ends here, and that is no loss
 	if err := s.in.delivery.Complete(s.context()); err != nil {
@@ -65,8 +66,8 @@ func (s *settlement) completeFirst(ctx context.Context) bool {
 	return true
 }
 
-// complete sends ops and completes the message: in tx where there is one, as one unit where the transport
-// can, else one after the other. A lost lease is no error.
+// complete sends ops and completes the message: in tx where there is one, as one unit where the
+// transport can, else one after the other. A lost lease is no error.
 func (s *settlement) complete(ctx context.Context, tx transport.Tx, ops []transport.Operation) error {
 	if s.over() {
 		return errSettled
@@ -110,8 +111,8 @@ func (s *settlement) completeWith(ctx context.Context, tx transport.Tx, ops []tr
 	return nil
 }
 
-// unit reports whether completing the message and sending are one. A transaction of the outbox is one of another
-// database than the message's.
+// unit reports whether completing the message and sending are one. A transaction of the outbox is
+// one of another database than the message's.
 func (s *settlement) unit(tx transport.Tx) bool {
 	if tx != nil {
 		return s.in.live.outbox == nil
@@ -134,8 +135,8 @@ func (s *settlement) retry(ctx context.Context) { s.try(ctx, s.in.delivery.Retry
 // release returns the message to its queue untouched.
 func (s *settlement) release(ctx context.Context) { s.try(ctx, s.in.delivery.Release, releaseFailed) }
 
-// busyQueue returns the queue that took no messages when the message was to be completed, if the transport can
-// postpone the message until it does; "" otherwise.
+// busyQueue returns the queue that took no messages when the message was to be completed, if the
+// transport can postpone the message until it does; "" otherwise.
 func (s *settlement) busyQueue() string {
 	if _, ok := s.in.delivery.(transport.Postponer); !ok || s.busy == nil || s.completedFirst() {
 		return ""
@@ -143,7 +144,8 @@ func (s *settlement) busyQueue() string {
 	return s.busy.Queue
 }
 
-// postpone returns the message to its queue until the other queue takes messages again. That uses up no attempt.
+// postpone returns the message to its queue until the other queue takes messages again. That uses
+// up no attempt.
 func (s *settlement) postpone(ctx context.Context, busyQueue string) {
 	p := s.in.delivery.(transport.Postponer) //nolint:errcheck // busyQueue has seen that it is one
 	postpone := func(ctx context.Context) error { return p.Postpone(ctx, busyQueue) }
@@ -168,8 +170,9 @@ func (s *settlement) abandon(ctx context.Context, warning string, err error) {
 	s.in.logError(ctx, slog.LevelWarn, warning, err)
 }
 
-// settle calls a settling verb, again if the broker could not be reached. A refused operation and a lost lease are
-// final, and the latter is no error. The verb has a context of its own: settling continues when ctx has ended.
+// settle calls a settling verb, again if the broker could not be reached. A refused operation and a
+// lost lease are final, and the latter is no error. The verb has a context of its own: settling
+// continues when ctx has ended.
 func (s *settlement) settle(ctx context.Context, verb func(context.Context) error) error {
 	own := s.context()
 	err := verb(own)
@@ -189,7 +192,8 @@ func repeatable(err error) bool {
 	return err != nil && !refused && !errors.Is(err, transport.ErrLeaseLost) && !errors.Is(err, transport.ErrAlreadyHandled)
 }
 
-// end moves to the state that err means for the message, and returns the error of one that is not settled.
+// end moves to the state that err means for the message, and returns the error of one that is not
+// settled.
 func (s *settlement) end(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -202,8 +206,8 @@ func (s *settlement) end(ctx context.Context, err error) error {
 	return nil
 }
 
-// markLost records that the lease is lost: a fact, not a failure, and nothing is left to settle. The loss is counted
-// unless the failure of the message is.
+// markLost records that the lease is lost: a fact, not a failure, and nothing is left to settle.
+// The loss is counted unless the failure of the message is.
 func (s *settlement) markLost(ctx context.Context, err error) {
 	if s.state = stateLeaseLost; s.in.recovery == nil {
 		s.in.e.failures.LeaseLost(s.in.failureKey())
@@ -211,8 +215,9 @@ func (s *settlement) markLost(ctx context.Context, err error) {
 	s.in.logError(ctx, slog.LevelWarn, "the lease of a message was lost: the broker delivers it again", err)
 }
 
-// lose ends an attempt whose lease was lost while the message was handled. Retry reports that to a driver that
-// counts its deliveries; Release would not, because a message that was held for longer than its lease counts.
+// lose ends an attempt whose lease was lost while the message was handled. Retry reports that to a
+// driver that counts its deliveries; Release would not, because a message that was held for longer
+// than its lease counts.
 func (s *settlement) lose(ctx context.Context, cause error) {
 	s.markLost(ctx, cause)
 	_ = s.in.delivery.Retry(s.context()) // fails, because the lease is lost

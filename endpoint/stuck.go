@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// stuckGrace is the time that handlers have after StopTimeout, when their context has been cancelled.
+	// stuckGrace is the time that handlers have after StopTimeout, when their context has been
+	// cancelled.
 	stuckGrace = 5 * time.Second
 	// closeGrace bounds the end of the connections when Run returns without its handlers.
 	closeGrace = time.Second
@@ -24,9 +25,10 @@ const (
 	maxNamed = 5
 )
 
-// StuckError is the error of [Endpoint.Run] when handlers, or other functions of the program that Run waits for, had not returned
-// 5 s after StopTimeout. Their goroutines run on, and what they send or commit fails with [transport.ErrClosed], so the process should
-// exit. The broker delivers their messages again. errors.As finds a StuckError in the error of [RunAll], too.
+// StuckError is the error of [Endpoint.Run] when handlers, or other functions of the program that
+// Run waits for, had not returned 5 s after StopTimeout. Their goroutines run on, and what they
+// send or commit fails with [transport.ErrClosed], so the process should exit. The broker delivers
+// their messages again. errors.As finds a StuckError in the error of [RunAll], too.
 type StuckError struct {
 	Endpoint string
 	Handlers []StuckHandler // the longest-running first
@@ -69,8 +71,8 @@ func stuckHandlers(late []overdue.Late) []StuckHandler {
 	return all
 }
 
-// untilReturned waits for the result of a run. It returns a StuckError when handlers outlast the stop: then the connections
-// are closed, so that the handlers can neither send nor commit any more.
+// untilReturned waits for the result of a run. It returns a StuckError when handlers outlast the
+// stop: then the connections are closed, so that the handlers can neither send nor commit any more.
 func (e *Endpoint) untilReturned(ctx context.Context, ran <-chan error) error {
 	select {
 	case err := <-ran:
@@ -122,7 +124,8 @@ func (e *Endpoint) warnOfStuck(ctx context.Context) {
 	}
 }
 
-// abandon closes the connections and returns a StuckError if handlers have run for the grace period and longer.
+// abandon closes the connections and returns a StuckError if handlers have run for the grace period
+// and longer.
 func (e *Endpoint) abandon(ctx context.Context) error {
 	live := e.live.Load()
 	if live == nil {

@@ -47,8 +47,8 @@ func after(d time.Duration) {
 	synctest.Wait()
 }
 
-// A handler that has not returned a second after its limit is in the log with the place where it hangs. The endpoint is not
-// ready while such handlers take all slots.
+// A handler that has not returned a second after its limit is in the log with the place where it
+// hangs. The endpoint is not ready while such handlers take all slots.
 func TestHandlerBeyondItsLimitIsSeen(t *testing.T) {
 	limits := map[string]func(*endpoint.Config){
 		"HandlerTimeout": func(cfg *endpoint.Config) { cfg.HandlerTimeout = 3 * time.Second },
@@ -100,7 +100,8 @@ func TestHandlerBeyondItsLimitIsSeen(t *testing.T) {
 	}
 }
 
-// A handler without a limit may run for long. The log says so after 10 minutes, an hour and six hours, and Health warns.
+// A handler without a limit may run for long. The log says so after 10 minutes, an hour and six
+// hours, and Health warns.
 func TestHandlerWithoutLimitIsWarnedOf(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		h := newHanging()
@@ -132,7 +133,8 @@ func TestHandlerWithoutLimitIsWarnedOf(t *testing.T) {
 	})
 }
 
-// Run does not wait for ever for handlers that ignore their context. It names them, and what they send later goes nowhere.
+// Run does not wait for ever for handlers that ignore their context. It names them, and what they
+// send later goes nowhere.
 func TestRunReturnsWithoutStuckHandlers(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		h := newHanging()

@@ -32,8 +32,8 @@ func (l *live) subscribe(ctx context.Context) error {
 	return nil
 }
 
-// warnOfBases logs each type that is a base type by its name and from which no registered event derives: events that
-// are published under their own type alone do not arrive.
+// warnOfBases logs each type that is a base type by its name and from which no registered event
+// derives: events that are published under their own type alone do not arrive.
 func (l *live) warnOfBases(ctx context.Context, types []string) {
 	for _, name := range types {
 		if isInterface(name) && !l.e.types.hasDerived(name) {
@@ -44,7 +44,8 @@ func (l *live) warnOfBases(ctx context.Context, types []string) {
 	}
 }
 
-// isInterface reports whether a type is an interface by the naming convention of .NET, such as Shop.IOrderEvent.
+// isInterface reports whether a type is an interface by the naming convention of .NET, such as
+// Shop.IOrderEvent.
 func isInterface(typeName string) bool {
 	short, ok := strings.CutPrefix(typeName[strings.LastIndexAny(typeName, ".+")+1:], "I")
 	next, _ := utf8.DecodeRuneInString(short)
@@ -66,8 +67,8 @@ func (r *registry) hasDerived(base string) bool {
 	return slices.ContainsFunc(r.all, func(t *messageType) bool { return t.kind == kindEvent && slices.Contains(t.bases, base) })
 }
 
-// withDerived returns names and those of the events that derive from them, except events that are registered
-// [Message.WithoutSubscription].
+// withDerived returns names and those of the events that derive from them, except events that are
+// registered [Message.WithoutSubscription].
 func (r *registry) withDerived(names []string) []string {
 	all := slices.Clone(names)
 	for _, t := range r.all {

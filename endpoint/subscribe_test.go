@@ -52,7 +52,8 @@ type (
 	iOrderQuery struct{}
 )
 
-// hierarchy has handlers of two base types, of which one has derived events, and of an ordinary event.
+// hierarchy has handlers of two base types, of which one has derived events, and of an ordinary
+// event.
 func hierarchy(broker transport.Transport) endpoint.Config {
 	cfg := harness.Sales(broker,
 		heard(&harness.Tally{}, func(orderEvent) string { return "" }),

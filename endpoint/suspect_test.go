@@ -16,7 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// Failures that this process has seen explain a high delivery count: the policy decides how often a message is retried.
+// Failures that this process has seen explain a high delivery count: the policy decides how often a
+// message is retried.
 func TestAPolicyMayRetryMoreOftenThanImmediate(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var calls, told, want harness.Tally
@@ -50,7 +51,8 @@ func TestAPolicyMayRetryMoreOftenThanImmediate(t *testing.T) {
 	})
 }
 
-// A message that fails first and then ends each process is parked all the same, and nothing beside it is.
+// A message that fails first and then ends each process is parked all the same, and nothing beside
+// it is.
 func TestFailuresSeenHereDoNotHideWhatEndsTheProcess(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		m := &mortal{Transport: broker}

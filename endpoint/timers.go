@@ -14,9 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A timer waits as a row with a name in the queue of the outbox, and the relay sends it when it is due. Where handlers
-// write to the transport's own database, in the mode SendsAtomicWithReceive, timers alone wait in that queue, and the relay
-// moves each to its queue in one transaction.
+// A timer waits as a row with a name in the queue of the outbox, and the relay sends it when it is
+// due. Where handlers write to the transport's own database, in the mode SendsAtomicWithReceive,
+// timers alone wait in that queue, and the relay moves each to its queue in one transaction.
 
 var (
 	errNoTimers = errors.New("timers need Config.Outbox, or the transaction mode SendsAtomicWithReceive on a SQL transport")
@@ -24,9 +24,9 @@ var (
 	errRecovers = errors.New("a Recover stage and OnFinalFailure have no timers: they belong to the commit of a handled message")
 )
 
-// CancelTimer removes the timer with that name that waits; none is no error. It happens with the commit of the message
-// that is being handled, in the order of the handler's calls: a timer that is set afterwards waits. A timer that was
-// due before the commit may be on its way, and is handled.
+// CancelTimer removes the timer with that name that waits; none is no error. It happens with the
+// commit of the message that is being handled, in the order of the handler's calls: a timer that is
+// set afterwards waits. A timer that was due before the commit may be on its way, and is handled.
 func (s *Session) CancelTimer(_ context.Context, name string) error {
 	return s.cancelTimer(timer.Name{Name: name})
 }
@@ -48,8 +48,8 @@ func (s *Session) cancelTimer(name timer.Name) error {
 	return nil
 }
 
-// CancelTimer removes the timer with that name that waits, at once or with [In] a transaction; none is no error. A timer
-// that is due may be on its way, and is handled. Other options have no effect.
+// CancelTimer removes the timer with that name that waits, at once or with [In] a transaction; none
+// is no error. A timer that is due may be on its way, and is handled. Other options have no effect.
 func (e *Endpoint) CancelTimer(ctx context.Context, name string, opts ...TxOption) error {
 	live := e.live.Load()
 	if live == nil {
@@ -78,8 +78,8 @@ func (e *Endpoint) CancelTimer(ctx context.Context, name string, opts ...TxOptio
 	return nil
 }
 
-// openTimers opens the queue in which timers wait. An endpoint whose database has none starts without timers: it may not
-// use them.
+// openTimers opens the queue in which timers wait. An endpoint whose database has none starts
+// without timers: it may not use them.
 func (l *live) openTimers(ctx context.Context) error {
 	if l.outbox != nil {
 		l.timers = l.outbox
@@ -138,7 +138,8 @@ func checkTimer(out *outgoing, live *live) error {
 	return nil
 }
 
-// withoutCancelled returns the messages in ops: of the timers with one name the last, unless it was cancelled after that.
+// withoutCancelled returns the messages in ops: of the timers with one name the last, unless it was
+// cancelled after that.
 func withoutCancelled(ops []transport.Operation) []transport.Operation {
 	if !slices.ContainsFunc(ops, isTimer) {
 		return ops
@@ -153,7 +154,8 @@ func withoutCancelled(ops []transport.Operation) []transport.Operation {
 	return kept
 }
 
-// cancelled returns the stored names of the timers that the handlers have cancelled and not set again.
+// cancelled returns the stored names of the timers that the handlers have cancelled and not set
+// again.
 func (s *Session) cancelled() (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,8 +184,8 @@ func lastOfTimers(ops []transport.Operation) map[string]int {
 	return last
 }
 
-// timers returns ops without those of timers, and the operations that store or remove the timers. A stored timer has its name
-// in a header, for tools.
+// timers returns ops without those of timers, and the operations that store or remove the timers. A
+// stored timer has its name in a header, for tools.
 func (o *outbox) timers(ops []transport.Operation, now time.Time) (rest, stored []transport.Operation, err error) {
 	if !slices.ContainsFunc(ops, isTimer) {
 		return ops, nil, nil
@@ -211,8 +213,8 @@ func (o *outbox) timers(ops []transport.Operation, now time.Time) (rest, stored 
 	return rest, stored, nil
 }
 
-// apart returns ops with the operations that store the timers among them in place of these, and those that remove the
-// cancelled ones. It is for ops that are not stored in the outbox.
+// apart returns ops with the operations that store the timers among them in place of these, and
+// those that remove the cancelled ones. It is for ops that are not stored in the outbox.
 func (o *outbox) apart(ctx context.Context, ops []transport.Operation, cancelled []string) ([]transport.Operation, error) {
 	if !slices.ContainsFunc(ops, isTimer) && len(cancelled) == 0 {
 		return ops, nil

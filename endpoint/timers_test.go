@@ -20,8 +20,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// timing is a configuration whose handler carries out the steps in the id of its message, such as "set a 1h, cancel b".
-// The messages of its timers are orders to ship, with the order's step as their id.
+// timing is a configuration whose handler carries out the steps in the id of its message, such as
+// "set a 1h, cancel b". The messages of its timers are orders to ship, with the order's step as
+// their id.
 func timing(broker *inmemory.Transport) endpoint.Config {
 	return harness.Sales(broker, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, o harness.PlaceOrder) error {
 		for _, step := range strings.Split(o.ID, ", ") {
@@ -336,7 +337,8 @@ func TestATimerForAQueueThatIsGone(t *testing.T) {
 	})
 }
 
-// In the transport's own database a timer is moved to its queue in one commit: a failed one sends nothing.
+// In the transport's own database a timer is moved to its queue in one commit: a failed one sends
+// nothing.
 func TestAnOwnTimerIsMovedAtomically(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		cfg := timing(broker)

@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
 )
 
-// enterLimit waits until the type's limiter, if there is one, admits the message. A behavior may have the message
-// decoded again, after which it may be of another type.
+// enterLimit waits until the type's limiter, if there is one, admits the message. A behavior may
+// have the message decoded again, after which it may be of another type.
 func (a *attempt) enterLimit(ctx context.Context, l *typelimit.Limiter) error {
 	if l == nil || a.limiter == l {
 		return nil

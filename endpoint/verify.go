@@ -11,8 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// verify looks for the queues that would be missed only when a message fails, or has been processed: the start is a
-// better time to hear of them. A transport that cannot look at queues is not asked.
+// verify looks for the queues that would be missed only when a message fails, or has been
+// processed: the start is a better time to hear of them. A transport that cannot look at queues is
+// not asked.
 func (l *live) verify(ctx context.Context) error {
 	inspector, ok := l.conn.(transport.Inspector)
 	if !ok {
@@ -44,8 +45,9 @@ func (e *Endpoint) givenUpTo() []string {
 	return queues
 }
 
-// verifyTables fails where a table of plan, for the outbox and the inbox, is missing, or is one that this program cannot
-// use, such as one of a later version. A transport that cannot compare tables is not asked.
+// verifyTables fails where a table of plan, for the outbox and the inbox, is missing, or is one
+// that this program cannot use, such as one of a later version. A transport that cannot compare
+// tables is not asked.
 func (l *live) verifyTables(ctx context.Context, conn transport.Conn, plan transport.Plan) error {
 	verifier, ok := conn.(transport.Verifier)
 	if !ok {

@@ -1,6 +1,8 @@
-// Package header holds the headers of a message: an ordered map, their names and the textual forms of their values.
+// Package header holds the headers of a message: an ordered map, their names and the textual forms
+// of their values.
 //
-// Names and forms are those of NServiceBus 10, so that Holdfast and NServiceBus endpoints can exchange messages.
+// Names and forms are those of NServiceBus 10, so that Holdfast and NServiceBus endpoints can
+// exchange messages.
 package header
 
 import (
@@ -10,9 +12,9 @@ import (
 
 // Map is an ordered set of headers. The zero value is empty and ready to use.
 //
-// A Map is a small slice, not a hash table: a message has a dozen headers, and a linear search is faster than hashing.
-// Any number of goroutines may read a Map; writing needs exclusive use. Assigning a Map shares its headers: use
-// [Map.Clone] for an independent copy.
+// A Map is a small slice, not a hash table: a message has a dozen headers, and a linear search is
+// faster than hashing. Any number of goroutines may read a Map; writing needs exclusive use.
+// Assigning a Map shares its headers: use [Map.Clone] for an independent copy.
 type Map struct {
 	fields []Field
 	shared bool // fields belong to another Map too: they are copied before a change
@@ -23,7 +25,8 @@ type Field struct {
 	Name, Value string
 }
 
-// New returns a Map of copies of fields, in their order. Of two fields with the same name the last one wins.
+// New returns a Map of copies of fields, in their order. Of two fields with the same name the last
+// one wins.
 func New(fields ...Field) Map {
 	m := Map{fields: make([]Field, 0, len(fields))}
 	for _, f := range fields {
@@ -46,8 +49,8 @@ func (m *Map) Reserve(n int) {
 // Within returns an empty Map that stores its headers in buf as long as they fit. The Map owns buf.
 func Within(buf []Field) Map { return Map{fields: buf[:0:len(buf)]} }
 
-// CopyOnWrite returns a copy of m that shares its headers until the copy is changed. m must not be changed while the
-// copy is in use.
+// CopyOnWrite returns a copy of m that shares its headers until the copy is changed. m must not be
+// changed while the copy is in use.
 func (m Map) CopyOnWrite() Map {
 	m.shared = true
 	return m
@@ -128,7 +131,8 @@ func (m Map) Clone() Map {
 	return Map{fields: append(make([]Field, 0, len(m.fields)+4), m.fields...)}
 }
 
-// NotUTF8 returns the name of the first header whose name or value is not valid UTF-8, and reports whether there is one.
+// NotUTF8 returns the name of the first header whose name or value is not valid UTF-8, and reports
+// whether there is one.
 func (m Map) NotUTF8() (name string, found bool) {
 	for _, f := range m.fields {
 		if !utf8.ValidString(f.Name) || !utf8.ValidString(f.Value) {

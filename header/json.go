@@ -26,8 +26,9 @@ func (m Map) AppendJSON(b []byte) []byte {
 // MarshalJSON implements json.Marshaler: see [Map.AppendJSON].
 func (m Map) MarshalJSON() ([]byte, error) { return m.AppendJSON(nil), nil }
 
-// UnmarshalJSON parses a JSON object. Because other producers write them, numbers and booleans become their text and
-// null becomes "". Nested values are an error. Of two headers with the same name the last one wins.
+// UnmarshalJSON parses a JSON object. Because other producers write them, numbers and booleans
+// become their text and null becomes "". Nested values are an error. Of two headers with the same
+// name the last one wins.
 func (m *Map) UnmarshalJSON(b []byte) error {
 	parsed, err := ParseJSON(string(b))
 	if err != nil {
@@ -79,14 +80,14 @@ func appendString(b []byte, s string) []byte {
 
 var errHeaderJSON = errors.New("headers: not a JSON object of strings")
 
-// MaxCount is the largest number of headers that [ParseJSON] accepts, those with the same name included: a Map searches
-// linearly.
+// MaxCount is the largest number of headers that [ParseJSON] accepts, those with the same name
+// included: a Map searches linearly.
 const MaxCount = 1000
 
 var errTooMany = fmt.Errorf("headers: more than %d", MaxCount)
 
-// ParseJSON parses a JSON object as [Map.UnmarshalJSON] does. It fails if there are more than [MaxCount] headers.
-// Headers without escaped characters share the memory of s.
+// ParseJSON parses a JSON object as [Map.UnmarshalJSON] does. It fails if there are more than
+// [MaxCount] headers. Headers without escaped characters share the memory of s.
 func ParseJSON(s string) (Map, error) {
 	p := parser{rest: s}
 	p.space()

@@ -7,7 +7,8 @@ type Kind int
 
 // The kinds of headers.
 const (
-	// KindOther is a header of the user's, or one that belongs to the messages of a conversation together.
+	// KindOther is a header of the user's, or one that belongs to the messages of a conversation
+	// together.
 	KindOther Kind = iota
 	// KindSending describes the body of one message, or how it was sent.
 	KindSending
@@ -17,12 +18,13 @@ const (
 	KindException
 	// KindFault describes a failed message in an error queue.
 	KindFault
-	// KindReceipt describes another fact about one received message: where it failed, where it was processed, the saga or the
-	// job that it is for.
+	// KindReceipt describes another fact about one received message: where it failed, where it was
+	// processed, the saga or the job that it is for.
 	KindReceipt
 )
 
-// OfReceipt reports whether headers of the kind describe one received message. Another message must not have them.
+// OfReceipt reports whether headers of the kind describe one received message. Another message must
+// not have them.
 func (k Kind) OfReceipt() bool { return k >= KindRetries }
 
 // KindOf returns the kind of the header with that name.

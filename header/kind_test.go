@@ -32,7 +32,8 @@ func names(t *testing.T) (all []string) {
 	return all
 }
 
-// Each header that the package declares has a kind, except for those of a conversation and one of the user's.
+// Each header that the package declares has a kind, except for those of a conversation and one of
+// the user's.
 func TestEachDeclaredHeaderHasAKind(t *testing.T) {
 	var other []string
 	for _, name := range names(t) {

@@ -20,8 +20,8 @@ const (
 	Version              = "NServiceBus.Version"
 	IsDeferredMessage    = "NServiceBus.IsDeferredMessage"
 	StartNewTrace        = "NServiceBus.OpenTelemetry.StartNewTrace" // "True": the message begins a trace
-	// ForwardDestination is the address of the queue for which a delayed message waits in another one, on NServiceBus's SQL
-	// transports.
+	// ForwardDestination is the address of the queue for which a delayed message waits in another
+	// one, on NServiceBus's SQL transports.
 	ForwardDestination = "NServiceBus.SqlServer.ForwardDestination"
 
 	SagaID              = "NServiceBus.SagaId" // of the saga that the message is for
@@ -31,12 +31,15 @@ const (
 	OriginatingSagaType = "NServiceBus.OriginatingSagaType"
 	// HoldfastTimer is, on the stored message of an outbox, the name of the timer that it is.
 	HoldfastTimer = "Holdfast.Timer"
-	// HoldfastOutboxRefused is, on a message in an outbox, when a full queue refused it first. It is not sent.
+	// HoldfastOutboxRefused is, on a message in an outbox, when a full queue refused it first. It
+	// is not sent.
 	HoldfastOutboxRefused = "Holdfast.Outbox.Refused"
-	// HoldfastSagaTimeout is the token of a time-out of a saga. Another one with the same name has another token.
+	// HoldfastSagaTimeout is the token of a time-out of a saga. Another one with the same name has
+	// another token.
 	HoldfastSagaTimeout = "Holdfast.Saga.Timeout"
-	// HoldfastJob is the id of the job that a message is: its message id. A schedule's message has the name of the schedule
-	// and the time at which it was due too. HoldfastJobCorrelation is the text of the option schedule.Correlation.
+	// HoldfastJob is the id of the job that a message is: its message id. A schedule's message has
+	// the name of the schedule and the time at which it was due too. HoldfastJobCorrelation is the
+	// text of the option schedule.Correlation.
 	HoldfastJob            = "Holdfast.Job"
 	HoldfastJobSchedule    = "Holdfast.Job.Schedule"
 	HoldfastJobDue         = "Holdfast.Job.Due"
@@ -76,40 +79,42 @@ const (
 	HoldfastFaultQuarantined   = "Holdfast.Fault.Quarantined"    // deliveries in FailedQ before quarantine
 	HoldfastHistory            = "Holdfast.History"              // on delayed copies: earlier failures, as JSON
 	HoldfastFaultHistory       = "Holdfast.Fault.History"        // the same on the copy in the error queue
-	// HoldfastPolicy is set by the sender of a message: the name of the resilience policy by which it is retried, deferred. It
-	// stays on all copies.
+	// HoldfastPolicy is set by the sender of a message: the name of the resilience policy by which
+	// it is retried, deferred. It stays on all copies.
 	HoldfastPolicy         = "Holdfast.Policy"
 	HoldfastRetryPolicy    = "Holdfast.Retry.Policy"    // on delayed copies: the policy of the retry
 	HoldfastRetryAttempt   = "Holdfast.Retry.Attempt"   // on delayed copies: the next attempt, from 2
 	HoldfastRetryLastError = "Holdfast.Retry.LastError" // on delayed copies: the text of the last error
 	HoldfastFaultPolicy    = "Holdfast.Fault.Policy"    // the policy whose retries are used up
 	HoldfastFaultInline    = "Holdfast.Fault.Inline"    // inline retries in the last delivery
-	// HoldfastFaultDeadLettered is why the broker has dead-lettered a message that had fault headers of its sender already.
+	// HoldfastFaultDeadLettered is why the broker has dead-lettered a message that had fault
+	// headers of its sender already.
 	HoldfastFaultDeadLettered = "Holdfast.Fault.DeadLettered"
 	HoldfastFaultDecided      = "Holdfast.Fault.Decided"  // on copies outside an error queue: the error queue that the message is for
 	HoldfastReturns           = "Holdfast.Returns"        // returns from an error queue, a decimal number
 	HoldfastReturnOutcome     = "Holdfast.Return.Outcome" // on the acknowledgement of a return that was not handled: "discarded"
 )
 
-// Names of the headers of messages of NServiceBus that have a property whose value is not in the body as it is
-// (NServiceBus.ClaimCheck, ClaimCheckSendBehavior.cs; NServiceBus.Encryption.MessageProperty, EncryptionHeaders.cs).
+// Names of the headers of messages of NServiceBus that have a property whose value is not in the
+// body as it is (NServiceBus.ClaimCheck, ClaimCheckSendBehavior.cs;
+// NServiceBus.Encryption.MessageProperty, EncryptionHeaders.cs).
 const (
 	ClaimCheck      = "NServiceBus.DataBus." // prefix; the property or its key follows
 	EncryptionKeyID = "NServiceBus.RijndaelKeyIdentifier"
 )
 
-// UndecodableHeaders is set on a received message whose headers the transport could not decode. Its value holds the
-// headers as they were received: see [FormatUndecodable]. It stays on the copy in the error queue, and on
-// that copy when it is returned.
+// UndecodableHeaders is set on a received message whose headers the transport could not decode. Its
+// value holds the headers as they were received: see [FormatUndecodable]. It stays on the copy in
+// the error queue, and on that copy when it is returned.
 const UndecodableHeaders = "Holdfast.Undecodable.Headers"
 
-// HoldfastReceived is set on a copy in an error queue whose received headers have no room beside those of the fault. Its value
-// has the received headers, compressed, or is "body" if they are in front of the body. Endpoints and the command holdfast
-// restore the message.
+// HoldfastReceived is set on a copy in an error queue whose received headers have no room beside
+// those of the fault. Its value has the received headers, compressed, or is "body" if they are in
+// front of the body. Endpoints and the command holdfast restore the message.
 const HoldfastReceived = "Holdfast.Received"
 
-// Names of the headers by which ServiceControl returns messages from the error queue and learns that they were
-// processed.
+// Names of the headers by which ServiceControl returns messages from the error queue and learns
+// that they were processed.
 const (
 	ControlMessage       = "NServiceBus.ControlMessage"                // "True" on messages of tools, without a body
 	RetryUniqueID        = "ServiceControl.Retry.UniqueMessageId"      // of the failed message

@@ -6,15 +6,16 @@ import (
 )
 
 const (
-	// timeForm is a time in the form of NServiceBus, "yyyy-MM-dd HH:mm:ss:ffffff Z", UTC and fixed width
-	// (DateTimeOffsetHelper.cs). timeLayout is that for package time, which knows no colon before a fraction.
+	// timeForm is a time in the form of NServiceBus, "yyyy-MM-dd HH:mm:ss:ffffff Z", UTC and fixed
+	// width (DateTimeOffsetHelper.cs). timeLayout is that for package time, which knows no colon
+	// before a fraction.
 	timeForm   = "2006-01-02 15:04:05:000000 Z"
 	timeLayout = "2006-01-02 15:04:05.000000 Z"
 	timeEnd    = len(":000000 Z")
 )
 
-// FormatTime returns t as header text: UTC, microseconds, 28 characters for the years 0 to 9999, for instance
-// "2026-01-02 03:04:05:000000 Z".
+// FormatTime returns t as header text: UTC, microseconds, 28 characters for the years 0 to 9999,
+// for instance "2026-01-02 03:04:05:000000 Z".
 func FormatTime(t time.Time) string {
 	text := format(t)
 	return string(text[:])
@@ -41,8 +42,8 @@ func format(t time.Time) [len(timeForm)]byte {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// ParseTime parses a text of [FormatTime]. It fails for any other form, and for an invalid time such as the 30th of
-// February.
+// ParseTime parses a text of [FormatTime]. It fails for any other form, and for an invalid time
+// such as the 30th of February.
 func ParseTime(s string) (time.Time, error) {
 	if len(s) != len(timeForm) {
 		return time.Time{}, fmt.Errorf("header time %.40q: want the form %q", s, timeForm)
@@ -55,8 +56,8 @@ func ParseTime(s string) (time.Time, error) {
 	return t, nil
 }
 
-// FormatDuration returns d as the text of a .NET TimeSpan, such as "1.02:03:04.5000000": days and fraction only if they
-// are not zero, in steps of 100 ns.
+// FormatDuration returns d as the text of a .NET TimeSpan, such as "1.02:03:04.5000000": days and
+// fraction only if they are not zero, in steps of 100 ns.
 func FormatDuration(d time.Duration) string {
 	sign, size := "", uint64(d)
 	if d < 0 {

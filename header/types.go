@@ -8,9 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// TypeNames returns an iterator over the message type names of an [EnclosedMessageTypes] value, most concrete first.
-// The assembly that .NET appends after the first comma, with version, culture and key, is removed: types match by full
-// name. Commas within the brackets of a generic name are part of it. Empty names are skipped.
+// TypeNames returns an iterator over the message type names of an [EnclosedMessageTypes] value,
+// most concrete first. The assembly that .NET appends after the first comma, with version, culture
+// and key, is removed: types match by full name. Commas within the brackets of a generic name are
+// part of it. Empty names are skipped.
 func TypeNames(enclosed string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for rest, more := enclosed, true; more; {
@@ -40,9 +41,10 @@ func fullName(entry string) string {
 	return strings.TrimSpace(entry)
 }
 
-// JoinTypes returns the [EnclosedMessageTypes] value of names, most concrete first. The first of several names is followed
-// by a comma and text in the place of an assembly: ServiceControl takes the text before the first comma for the type, and
-// the whole value where there is none. NServiceBus finds types of unknown assemblies by their names.
+// JoinTypes returns the [EnclosedMessageTypes] value of names, most concrete first. The first of
+// several names is followed by a comma and text in the place of an assembly: ServiceControl takes
+// the text before the first comma for the type, and the whole value where there is none.
+// NServiceBus finds types of unknown assemblies by their names.
 func JoinTypes(names ...string) string {
 	if len(names) < 2 {
 		return strings.Join(names, "")
@@ -50,8 +52,9 @@ func JoinTypes(names ...string) string {
 	return names[0] + ", Holdfast;" + strings.Join(names[1:], ";")
 }
 
-// CheckTypes returns an error for the names of a message, most concrete first, if a receiver cannot read them: [TypeNames] does
-// not return them from the value of [JoinTypes], or they are not valid UTF-8. Each name must be readable with an assembly, too.
+// CheckTypes returns an error for the names of a message, most concrete first, if a receiver cannot
+// read them: [TypeNames] does not return them from the value of [JoinTypes], or they are not valid
+// UTF-8. Each name must be readable with an assembly, too.
 func CheckTypes(names ...string) error {
 	for _, name := range names {
 		if !utf8.ValidString(name) {

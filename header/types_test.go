@@ -107,7 +107,8 @@ func TestCheckTypesRefusesUnreadableNames(t *testing.T) {
 	}
 }
 
-// Names that CheckTypes accepts are read as they were written, alone or together, with assemblies or without, and in JSON.
+// Names that CheckTypes accepts are read as they were written, alone or together, with assemblies
+// or without, and in JSON.
 func FuzzJoinTypes(f *testing.F) {
 	for _, names := range [][2]string{
 		{"Shop.OrderPlaced", "Shop.IOrderEvent"}, {"Box`1[[Shop.Order, Shop]]", "Base"}, {"A[", "B"}, {" A", "B"}, {"A", "\xff"}, {"]", "[]"}, {"", ""},

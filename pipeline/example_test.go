@@ -45,8 +45,8 @@ func ExampleBehavior() {
 	// failed: the message has no Tenant header
 }
 
-// A message that crashes the process never reaches recoverability, but the broker counts its deliveries: a behavior can
-// fail it before it is handled.
+// A message that crashes the process never reaches recoverability, but the broker counts its
+// deliveries: a behavior can fail it before it is handled.
 func ExampleBehavior_endlessRetries() {
 	limit := func(next pipeline.Func[*pipeline.Receive]) pipeline.Func[*pipeline.Receive] {
 		return func(ctx context.Context, in *pipeline.Receive) error {

@@ -1,8 +1,8 @@
-// Package pipeline is the chain that every message runs through: stages made of behaviors, each wrapped around the
-// next.
+// Package pipeline is the chain that every message runs through: stages made of behaviors, each
+// wrapped around the next.
 //
-// A [Behavior] is the one extension concept of Holdfast: a function that takes the next step and returns a step, as
-// HTTP middleware does. It may read and change the value of its [Stage].
+// A [Behavior] is the one extension concept of Holdfast: a function that takes the next step and
+// returns a step, as HTTP middleware does. It may read and change the value of its [Stage].
 package pipeline
 
 import (
@@ -15,18 +15,20 @@ import (
 // Func is a step. An error that it returns fails the message.
 type Func[T any] func(ctx context.Context, in T) error
 
-// Behavior wraps a step around the next one. It is called once, when the endpoint is made; the Func that it returns is
-// called for every message, by many goroutines at once. Without a call of next the stage ends early, without an error.
+// Behavior wraps a step around the next one. It is called once, when the endpoint is made; the Func
+// that it returns is called for every message, by many goroutines at once. Without a call of next
+// the stage ends early, without an error.
 //
-// A second call of next runs the following steps again, for instance after a failure. Once the Dispatch or Recover
-// stage of a received message has sent and settled, next returns an error and does nothing.
+// A second call of next runs the following steps again, for instance after a failure. Once the
+// Dispatch or Recover stage of a received message has sent and settled, next returns an error and
+// does nothing.
 type Behavior[T any] func(next Func[T]) Func[T]
 
-// Stage is an ordered list of named behaviors for one type of value. The zero value is empty and ready to use. The
-// first behavior is the outermost.
+// Stage is an ordered list of named behaviors for one type of value. The zero value is empty and
+// ready to use. The first behavior is the outermost.
 //
-// A stage is composed by one goroutine before an endpoint is made. The errors of methods that change it are returned,
-// joined, by [Stage.Then].
+// A stage is composed by one goroutine before an endpoint is made. The errors of methods that
+// change it are returned, joined, by [Stage.Then].
 type Stage[T any] struct {
 	steps []step[T]
 	errs  []error
@@ -81,8 +83,9 @@ func (s *Stage[T]) Names() []string {
 	return names
 }
 
-// Then composes the behaviors around end, once. A call of the result allocates nothing by itself. The error joins the
-// errors of all methods that changed the stage, and one for each behavior that returned nil.
+// Then composes the behaviors around end, once. A call of the result allocates nothing by itself.
+// The error joins the errors of all methods that changed the stage, and one for each behavior that
+// returned nil.
 func (s *Stage[T]) Then(end Func[T]) (Func[T], error) {
 	if end == nil {
 		return nil, errors.Join(errors.Join(s.errs...), errors.New("nil is no end of a stage"))

@@ -1,5 +1,6 @@
-// Package recoverability decides on failed messages: whether a message is retried at once, retried later, or moved to
-// the error queue. It reads no clock and does no I/O. The endpoint carries out the decision.
+// Package recoverability decides on failed messages: whether a message is retried at once, retried
+// later, or moved to the error queue. It reads no clock and does no I/O. The endpoint carries out
+// the decision.
 package recoverability
 
 import (
@@ -7,7 +8,8 @@ import (
 	"time"
 )
 
-// Action is the decision on a failed message: [Retry], [RetryInline], [Delay], [MoveToError], [DeadLetter] or [Discard].
+// Action is the decision on a failed message: [Retry], [RetryInline], [Delay], [MoveToError],
+// [DeadLetter] or [Discard].
 //
 //sumtype:decl
 type Action interface {
@@ -18,19 +20,21 @@ type Action interface {
 // Retry makes the message available again at once.
 type Retry struct{}
 
-// RetryInline makes another attempt within the same delivery after For, with a session, a transaction and messages of its
-// own. The message has no slot while it waits, and stays leased. In quarantine, with transaction mode None, and where the
-// broker would deliver the message again before, it is a MoveToError.
+// RetryInline makes another attempt within the same delivery after For, with a session, a
+// transaction and messages of its own. The message has no slot while it waits, and stays leased. In
+// quarantine, with transaction mode None, and where the broker would deliver the message again
+// before, it is a MoveToError.
 type RetryInline struct{ For time.Duration }
 
 // Delay sends the message to its queue again, due after For.
 type Delay struct{ For time.Duration }
 
-// MoveToError moves the message to an error queue, with headers that describe the failure. An empty Queue is the
-// configured one.
+// MoveToError moves the message to an error queue, with headers that describe the failure. An empty
+// Queue is the configured one.
 type MoveToError struct{ Queue string }
 
-// DeadLetter moves the message to the broker's dead-letter queue. Where there is none it is a MoveToError.
+// DeadLetter moves the message to the broker's dead-letter queue. Where there is none it is a
+// MoveToError.
 type DeadLetter struct{ Reason string }
 
 // Discard logs and completes the message.

@@ -17,12 +17,13 @@ type Delays struct {
 	Delay time.Duration
 	// Backoff is the growth of the delays. Default: [resilience.Linear].
 	Backoff resilience.Backoff
-	// MaxDelay is the longest delay. Default: no bound. [None] is no bound in a [Rule] where the Config has one.
+	// MaxDelay is the longest delay. Default: no bound. [None] is no bound in a [Rule] where the
+	// Config has one.
 	MaxDelay time.Duration
-	// Jitter is the largest share of a delay, from 0 to 1, that a random part takes off, so that messages that failed
-	// together are not retried together: with 0.5, 10 s is a delay from 5 s to 10 s. The random part depends on the
-	// message's id alone, so the same failure always has the same delay. Default: no jitter. [None] is no jitter in
-	// a Rule where the Config has one.
+	// Jitter is the largest share of a delay, from 0 to 1, that a random part takes off, so that
+	// messages that failed together are not retried together: with 0.5, 10 s is a delay from 5 s to
+	// 10 s. The random part depends on the message's id alone, so the same failure always has the
+	// same delay. Default: no jitter. [None] is no jitter in a Rule where the Config has one.
 	Jitter float64
 }
 
@@ -33,7 +34,8 @@ func (d Delays) delay(f Failure) time.Duration {
 	return resilience.Policy{Retry: retry}.DelayFor(before+1, f.chance)
 }
 
-// chance returns a number from 0 up to 1, uniform over messages and their retries, and always the same for one.
+// chance returns a number from 0 up to 1, uniform over messages and their retries, and always the
+// same for one.
 func (f Failure) chance() float64 { return chance(f.MessageID, f.Delayed+f.Inline) }
 
 func chance(id string, delayed int) float64 {
@@ -63,8 +65,8 @@ func (d Delays) validate(bad func(format string, args ...any)) {
 	}
 }
 
-// LongestDelay returns the longest delay of c, its rules and its policies, or 0 where there are no delayed retries. The
-// delays of [RetryAfter] and of a Policy are not known.
+// LongestDelay returns the longest delay of c, its rules and its policies, or 0 where there are no
+// delayed retries. The delays of [RetryAfter] and of a Policy are not known.
 func (c Config) LongestDelay() time.Duration {
 	c = c.WithDefaults()
 	d := c.lastDelay()

@@ -57,7 +57,8 @@ func TestExponentialDelaysThatOverflowAreTheLongest(t *testing.T) {
 	}
 }
 
-// Whatever the backoff, jitter only shortens a delay, by at most its share, and is the same for the same failure.
+// Whatever the backoff, jitter only shortens a delay, by at most its share, and is the same for the
+// same failure.
 func TestJitterOnlyShortensAndOnlyByItsShare(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for range 5000 {

@@ -11,9 +11,9 @@ import (
 type Failure struct {
 	// Err is the error of the handler, of a behavior or of the dispatch.
 	Err error
-	// MessageID, Type, Headers and Body are those of the received message. Type is its most concrete wire name, or "".
-	// Changes of Headers and Body have no effect: copies are made of the original. Native are the broker's properties of
-	// the message; they must not be changed.
+	// MessageID, Type, Headers and Body are those of the received message. Type is its most
+	// concrete wire name, or "". Changes of Headers and Body have no effect: copies are made of the
+	// original. Native are the broker's properties of the message; they must not be changed.
 	MessageID string
 	Type      string
 	Headers   header.Map
@@ -21,18 +21,19 @@ type Failure struct {
 	Native    map[string]string
 	// Queue is the queue that the message was received from.
 	Queue string
-	// Attempt is the delivery count in this cycle, and AttemptExact reports whether the broker counted.
+	// Attempt is the delivery count in this cycle, and AttemptExact reports whether the broker
+	// counted.
 	Attempt      int
 	AttemptExact bool
-	// Immediate is the number of failures in this cycle, this one included. Where the broker counts, a delivery that was
-	// lost in a crash counts too.
+	// Immediate is the number of failures in this cycle, this one included. Where the broker
+	// counts, a delivery that was lost in a crash counts too.
 	Immediate int
-	// Handled is the number of failures of this cycle in this process, this one included, and Lost the number of leases
-	// that it lost before the message was settled. Where the broker counts, the other deliveries were crashes, or those
-	// of other processes.
+	// Handled is the number of failures of this cycle in this process, this one included, and Lost
+	// the number of leases that it lost before the message was settled. Where the broker counts,
+	// the other deliveries were crashes, or those of other processes.
 	Handled, Lost int
-	// Quarantined is, for a message that failed in quarantine, its delivery count in Queue before; otherwise 0. Attempt
-	// starts at 1 in quarantine.
+	// Quarantined is, for a message that failed in quarantine, its delivery count in Queue before;
+	// otherwise 0. Attempt starts at 1 in quarantine.
 	Quarantined int
 	// Delayed is the number of delayed retries so far: 0 in the first cycle.
 	Delayed int
@@ -43,10 +44,11 @@ type Failure struct {
 	// Now is the time of this failure, and Instance the process.
 	Now      time.Time
 	Instance string
-	// History holds the latest known failures before this one, oldest first: those in the headers of the message, and
-	// those of this cycle in this process.
+	// History holds the latest known failures before this one, oldest first: those in the headers
+	// of the message, and those of this cycle in this process.
 	History []Past
-	// Config is that of the endpoint, with [None] for retries that the transport or the transaction mode does not offer.
+	// Config is that of the endpoint, with [None] for retries that the transport or the transaction
+	// mode does not offer.
 	Config Config
 }
 
@@ -65,8 +67,8 @@ type Retries struct {
 	Immediate, Delayed int
 }
 
-// Allowed returns the number of retries of Config, with the rule for this failure, or of its policy if that is deferred.
-// Inline retries are neither immediate nor delayed.
+// Allowed returns the number of retries of Config, with the rule for this failure, or of its policy
+// if that is deferred. Inline retries are neither immediate nor delayed.
 func (f Failure) Allowed() Retries {
 	c, rule := f.Config.WithDefaults().ruled(f)
 	switch use := c.use(f, rule); use.Mode {
@@ -81,15 +83,16 @@ func (f Failure) Allowed() Retries {
 // Decide returns the action of the default policy, [Config.Decide].
 func (f Failure) Decide() Action { return f.Config.Decide(f) }
 
-// Resilience returns the policy by which the message is retried and how: the one that the message names, or that of the
-// first rule that matches. The zero Use means that Config's numbers of retries count.
+// Resilience returns the policy by which the message is retried and how: the one that the message
+// names, or that of the first rule that matches. The zero Use means that Config's numbers of
+// retries count.
 func (f Failure) Resilience() resilience.Use {
 	c, rule := f.Config.ruled(f)
 	return c.use(f, rule)
 }
 
-// Unrecoverable reports whether Err was marked by the function [Unrecoverable] or [resilience.NonRetryable], or is one of
-// Config.Unrecoverable.
+// Unrecoverable reports whether Err was marked by the function [Unrecoverable] or
+// [resilience.NonRetryable], or is one of Config.Unrecoverable.
 func (f Failure) Unrecoverable() bool { return f.Config.unrecoverable(f.Err) }
 
 // OfType reports whether the message has the type with a wire name, or has it as a base type.

@@ -7,12 +7,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/errtree"
 )
 
-// Matcher reports whether an error matches. A matcher of [Is], [As] or [When] also looks at the errors that the error
-// wraps or joins; any other function is called with the error itself only. It must be safe for concurrent use.
+// Matcher reports whether an error matches. A matcher of [Is], [As] or [When] also looks at the
+// errors that the error wraps or joins; any other function is called with the error itself only. It
+// must be safe for concurrent use.
 type Matcher func(error) bool
 
-// Is returns a Matcher of the errors for which [errors.Is] finds target. If target is nil the Matcher is nil, which
-// [Config.Validate] refuses.
+// Is returns a Matcher of the errors for which [errors.Is] finds target. If target is nil the
+// Matcher is nil, which [Config.Validate] refuses.
 func Is(target error) Matcher {
 	if target == nil {
 		return nil
@@ -32,9 +33,10 @@ func As[E any]() Matcher {
 	})
 }
 
-// When returns a Matcher of the errors for which test returns true: for the error, or for one that it wraps or joins,
-// from the outside in. An error or a test that panics does not match, and the other errors are still looked at, up to
-// 1,000. If test is nil the Matcher is nil, which [Config.Validate] refuses.
+// When returns a Matcher of the errors for which test returns true: for the error, or for one that
+// it wraps or joins, from the outside in. An error or a test that panics does not match, and the
+// other errors are still looked at, up to 1,000. If test is nil the Matcher is nil, which
+// [Config.Validate] refuses.
 func When(test func(error) bool) Matcher {
 	if test == nil {
 		return nil

@@ -33,8 +33,9 @@ func (e *PanicError) Unwrap() error {
 // FaultClass is "panic".
 func (e *PanicError) FaultClass() string { return "panic" }
 
-// StackTrace returns Stack without the frames that all stacks have: of taking it, of this module and of
-// starting the goroutine. Where no other is left it returns all after the panic. Fault headers carry it.
+// StackTrace returns Stack without the frames that all stacks have: of taking it, of this module
+// and of starting the goroutine. Where no other is left it returns all after the panic. Fault
+// headers carry it.
 func (e *PanicError) StackTrace() string {
 	lines := strings.SplitAfter(string(e.Stack), "\n")
 	start := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "panic(") }) + 2

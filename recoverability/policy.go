@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/resilience"
 )
 
-// Policy decides on a failure. It must be safe for concurrent use and must not block. It may call [Failure.Decide] for
-// the decision of the default policy.
+// Policy decides on a failure. It must be safe for concurrent use and must not block. It may call
+// [Failure.Decide] for the decision of the default policy.
 type Policy func(Failure) Action
 
 // None turns off a field of this package's structs whose zero is a default.
@@ -30,25 +30,29 @@ const maxRetryTime = 24 * time.Hour
 
 // Config configures recoverability. A zero field is its default.
 type Config struct {
-	// Immediate is the number of immediate retries in each cycle. Default: 5. [None] turns them off.
+	// Immediate is the number of immediate retries in each cycle. Default: 5. [None] turns them
+	// off.
 	Immediate int
-	// Delayed is the number of delayed retries, each of which begins a new cycle. Default: 3. [None] turns them off.
+	// Delayed is the number of delayed retries, each of which begins a new cycle. Default: 3.
+	// [None] turns them off.
 	Delayed int
 	// Delays are the delays before the delayed retries. Default: 10 s, 20 s, 30 s and so on.
 	Delays Delays
 	// ErrorQueue is the queue to which a message is moved that failed for good. Default: "error".
 	ErrorQueue string
-	// Unrecoverable matches the errors after which a message is not attempted again, beside those that [Unrecoverable] or
-	// [resilience.NonRetryable] marks.
+	// Unrecoverable matches the errors after which a message is not attempted again, beside those
+	// that [Unrecoverable] or [resilience.NonRetryable] marks.
 	Unrecoverable []Matcher
-	// Rules change the fields above for some message types and some errors. Only the first rule that matches a failure
-	// applies.
+	// Rules change the fields above for some message types and some errors. Only the first rule
+	// that matches a failure applies.
 	Rules []Rule
-	// Policies is the catalog of the policies that a message can name in its header [header.HoldfastPolicy], beside those of
-	// the Rules. A [resilience.Runner] can have the same catalog: then no two policies have one name. Each of them can be
-	// used for messages. A message that names a policy is retried by that policy, deferred, whatever the Rules say about
-	// retries. A policy with a Timeout alone limits each attempt, and the retries are those of the Rules and of the fields above. A
-	// name that is not known is logged when the message fails, and has no effect.
+	// Policies is the catalog of the policies that a message can name in its header
+	// [header.HoldfastPolicy], beside those of the Rules. A [resilience.Runner] can have the same
+	// catalog: then no two policies have one name. Each of them can be used for messages. A message
+	// that names a policy is retried by that policy, deferred, whatever the Rules say about
+	// retries. A policy with a Timeout alone limits each attempt, and the retries are those of the
+	// Rules and of the fields above. A name that is not known is logged when the message fails, and
+	// has no effect.
 	Policies *resilience.Policies
 	// Quarantine protects the endpoint against messages that crash the process.
 	Quarantine Quarantine
@@ -58,16 +62,18 @@ type Config struct {
 	RateLimit RateLimit
 	// Policy, if set, decides on failures in place of the default policy, [Config.Decide].
 	Policy Policy
-	// FaultHeaders, if set, changes the headers that a move to an error queue adds, for instance to remove secrets. It is
-	// called for every failure and must be safe for concurrent use. If it panics, the headers are not changed.
+	// FaultHeaders, if set, changes the headers that a move to an error queue adds, for instance to
+	// remove secrets. It is called for every failure and must be safe for concurrent use. If it
+	// panics, the headers are not changed.
 	FaultHeaders func(fault *header.Map, f Failure)
 }
 
-// Memory bounds the memory of failed messages in a process: the number of failures, for brokers that do not count, and
-// the class and beginning of the errors. A zero field is its default.
+// Memory bounds the memory of failed messages in a process: the number of failures, for brokers
+// that do not count, and the class and beginning of the errors. A zero field is its default.
 type Memory struct {
-	// Messages is the number of messages. Default: 1,000. The endpoint remembers at least 8 times its Concurrency:
-	// otherwise, at a broker that does not count, a message that is forgotten before it fails again is retried for ever.
+	// Messages is the number of messages. Default: 1,000. The endpoint remembers at least 8 times
+	// its Concurrency: otherwise, at a broker that does not count, a message that is forgotten
+	// before it fails again is retried for ever.
 	Messages int
 	// Bytes is the size of the texts. Default: 1 MiB. Beyond it only counts are remembered.
 	Bytes int
@@ -110,7 +116,8 @@ func (c Config) WithoutDelayed() Config {
 	return c
 }
 
-// ErrorQueues returns the error queues that c and its rules name, each once. Those of a Policy are not known.
+// ErrorQueues returns the error queues that c and its rules name, each once. Those of a Policy are
+// not known.
 func (c Config) ErrorQueues() []string {
 	queues := []string{c.WithDefaults().ErrorQueue}
 	add := func(queue string) {
@@ -128,11 +135,12 @@ func (c Config) ErrorQueues() []string {
 }
 
 // Decide is the default policy; it does not call c.Policy. The first rule that matches applies. An
-// unrecoverable error goes to the error queue. If the rule has a Retry, or the message names one of Policies, that policy
-// decides. Otherwise an error with [RetryAfter] is retried after that time, while Delayed
-// allows. Any other is retried at once while Immediate allows; then after a delay of Delays, while Delayed allows and
-// no more than 24 hours have passed since the message first failed; then it goes to the error queue. So a message that
-// always fails is attempted (Immediate+1)·(Delayed+1) times, 24 by default.
+// unrecoverable error goes to the error queue. If the rule has a Retry, or the message names one of
+// Policies, that policy decides. Otherwise an error with [RetryAfter] is retried after that time,
+// while Delayed allows. Any other is retried at once while Immediate allows; then after a delay of
+// Delays, while Delayed allows and no more than 24 hours have passed since the message first
+// failed; then it goes to the error queue. So a message that always fails is attempted
+// (Immediate+1)·(Delayed+1) times, 24 by default.
 func (c Config) Decide(f Failure) Action {
 	c, rule := c.WithDefaults().ruled(f)
 	action := rule.Action

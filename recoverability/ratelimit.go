@@ -9,28 +9,30 @@ const (
 	DefaultRateLimitMaxTime     = 15 * time.Minute
 )
 
-// RateLimit limits attempts during an outage of a dependency, such as a database. After some failures in a row one
-// message at a time is attempted, with a delay between attempts, until one succeeds. Throttled messages use up no
-// retry. The zero value is no limit.
+// RateLimit limits attempts during an outage of a dependency, such as a database. After some
+// failures in a row one message at a time is attempted, with a delay between attempts, until one
+// succeeds. Throttled messages use up no retry. The zero value is no limit.
 //
-// Failures after which there is no other attempt do not count: those with an unrecoverable error, and those for which a
-// [Rule] has an Action. Nor do failures of a single message within Delay, such as its immediate retries.
+// Failures after which there is no other attempt do not count: those with an unrecoverable error,
+// and those for which a [Rule] has an Action. Nor do failures of a single message within Delay,
+// such as its immediate retries.
 //
-// A faulty deployment or producer does not end by itself as an outage does. So messages are not throttled without end:
-// after MaxFailures or MaxTime the policy decides, and one retry is used up.
+// A faulty deployment or producer does not end by itself as an outage does. So messages are not
+// throttled without end: after MaxFailures or MaxTime the policy decides, and one retry is used up.
 //
 // Each process counts its own failures.
 type RateLimit struct {
-	// After is the number of failures in a row that begins the limit. A success restarts the count. 0: no limit. It should
-	// be well above Config.Immediate, so that a few bad messages do not reach it before a good one succeeds.
+	// After is the number of failures in a row that begins the limit. A success restarts the count.
+	// 0: no limit. It should be well above Config.Immediate, so that a few bad messages do not
+	// reach it before a good one succeeds.
 	After int
 	// Delay is the time between attempts while limited. Default: 5 s.
 	Delay time.Duration
-	// MaxFailures is how often a message may fail while attempts are limited. On the last of these failures the policy
-	// decides, and one retry is used up; then the count restarts. Default: 10.
+	// MaxFailures is how often a message may fail while attempts are limited. On the last of these
+	// failures the policy decides, and one retry is used up; then the count restarts. Default: 10.
 	MaxFailures int
-	// MaxTime is the same by time: the policy decides when the first failure without a retry is at least that old.
-	// Default: 15 min.
+	// MaxTime is the same by time: the policy decides when the first failure without a retry is at
+	// least that old. Default: 15 min.
 	MaxTime time.Duration
 	// Scope selects the messages that are counted and limited together.
 	Scope RateLimitScope
@@ -67,8 +69,8 @@ func (r RateLimit) validate(bad func(format string, args ...any)) {
 	}
 }
 
-// Mendable reports whether another attempt may succeed: the error is not unrecoverable, and no rule has an Action for
-// it.
+// Mendable reports whether another attempt may succeed: the error is not unrecoverable, and no rule
+// has an Action for it.
 func (f Failure) Mendable() bool {
 	_, rule := f.Config.ruled(f)
 	return rule.Action == nil && !f.Unrecoverable()

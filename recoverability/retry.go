@@ -12,8 +12,8 @@ import (
 const (
 	// maxDeferred is the longest time that the delays of a deferred policy may add up to.
 	maxDeferred = 30 * 24 * time.Hour
-	// maxInline is the same of an inline policy, whatever the broker allows: a message that waits keeps the endpoint from
-	// its quarantine.
+	// maxInline is the same of an inline policy, whatever the broker allows: a message that waits
+	// keeps the endpoint from its quarantine.
 	maxInline = time.Hour
 	// maxRetries is the largest number of retries of a policy for messages.
 	maxRetries = 10_000
@@ -22,8 +22,8 @@ const (
 // classPanic is the class of a handler's panic.
 const classPanic = "panic"
 
-// NamedPolicy returns the policy with a name, of Policies or of a rule, with its defaults. It reports false if there is
-// none.
+// NamedPolicy returns the policy with a name, of Policies or of a rule, with its defaults. It
+// reports false if there is none.
 func (c Config) NamedPolicy(name string) (p resilience.Policy, ok bool) {
 	if p, ok := c.Policies.Policy(name); ok {
 		return p, true
@@ -36,16 +36,17 @@ func (c Config) NamedPolicy(name string) (p resilience.Policy, ok bool) {
 	return resilience.Policy{}, false
 }
 
-// RetryOf returns the policy by which a message is retried, before the message is attempted: the policy that its header
-// [header.HoldfastPolicy] names, or that of the first rule for its type and for all errors. typ is the wire name of the
-// message, or "". The zero Use means that the numbers of retries in c count, as for a policy with a Timeout alone.
+// RetryOf returns the policy by which a message is retried, before the message is attempted: the
+// policy that its header [header.HoldfastPolicy] names, or that of the first rule for its type and
+// for all errors. typ is the wire name of the message, or "". The zero Use means that the numbers
+// of retries in c count, as for a policy with a Timeout alone.
 func (c Config) RetryOf(typ string, headers header.Map) resilience.Use {
 	f, rule := c.before(typ, headers)
 	return c.use(f, rule)
 }
 
-// LimitOf returns the policy whose Timeout limits an attempt at a message, and reports whether there is one. The policies
-// are those of [Config.RetryOf], and those with a Timeout alone.
+// LimitOf returns the policy whose Timeout limits an attempt at a message, and reports whether
+// there is one. The policies are those of [Config.RetryOf], and those with a Timeout alone.
 func (c Config) LimitOf(typ string, headers header.Map) (p resilience.Policy, ok bool) {
 	f, rule := c.before(typ, headers)
 	named, known := c.named(f)
@@ -58,7 +59,8 @@ func (c Config) LimitOf(typ string, headers header.Map) (p resilience.Policy, ok
 	return rule.Retry.Policy, rule.Retry.Policy.Timeout > 0
 }
 
-// before returns a message before it is attempted, with the first rule for its type and for all errors.
+// before returns a message before it is attempted, with the first rule for its type and for all
+// errors.
 func (c Config) before(typ string, headers header.Map) (Failure, Rule) {
 	f := Failure{Type: typ, Headers: headers}
 	for i := range c.Rules {
@@ -80,7 +82,8 @@ func (c Config) named(f Failure) (p resilience.Policy, ok bool) {
 // retries reports whether a policy decides on retries. A policy with a Timeout alone does not.
 func retries(p resilience.Policy) bool { return p.Retry != resilience.Retry{} }
 
-// use returns the policy by which a failure that a rule matches is retried; the zero Use if there is none.
+// use returns the policy by which a failure that a rule matches is retried; the zero Use if there
+// is none.
 func (c Config) use(f Failure, rule Rule) resilience.Use {
 	if p, ok := c.named(f); ok && retries(p) {
 		return resilience.Deferred(p)
@@ -92,9 +95,9 @@ func (c Config) use(f Failure, rule Rule) resilience.Use {
 	return rule.Retry
 }
 
-// retry returns the action of a policy: giveUp when its retries are used up, and after a panic in an inline attempt. A
-// message that failed in quarantine waits for its next attempt in its own queue, once: in quarantine all others would wait
-// for it.
+// retry returns the action of a policy: giveUp when its retries are used up, and after a panic in
+// an inline attempt. A message that failed in quarantine waits for its next attempt in its own
+// queue, once: in quarantine all others would wait for it.
 func (f Failure) retry(use resilience.Use, giveUp Action) Action {
 	inline := use.Mode == resilience.InlineMode
 	made := max(0, f.Delayed)
@@ -123,7 +126,8 @@ func (f Failure) retry(use resilience.Use, giveUp Action) Action {
 	return RetryInline{For: after}
 }
 
-// TotalDelay returns the sum of the largest delays of a policy, or the longest Duration if that is shorter.
+// TotalDelay returns the sum of the largest delays of a policy, or the longest Duration if that is
+// shorter.
 func TotalDelay(p resilience.Policy) (total time.Duration) {
 	p.Retry.Jitter = resilience.None
 	for n := 1; n <= min(p.Retries(), maxRetries); n++ {

@@ -102,7 +102,8 @@ func TestANamedPolicyIsBeforeThatOfARule(t *testing.T) {
 
 var errOther = errors.New("another")
 
-// 10,000 policies: a delay is within [d·(1-Jitter), d] and never above the bound, and is the same for the same failure.
+// 10,000 policies: a delay is within [d·(1-Jitter), d] and never above the bound, and is the same
+// for the same failure.
 func TestDelaysOfAPolicyAreThoseOfDelayFor(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
 	for range 10_000 {
@@ -206,7 +207,8 @@ func TestTheLongestDelayIncludesThoseOfDeferredPolicies(t *testing.T) {
 	}
 }
 
-// A policy with a Timeout alone limits each attempt. The retries are those of the rule, of the Config, or of another policy.
+// A policy with a Timeout alone limits each attempt. The retries are those of the rule, of the
+// Config, or of another policy.
 func TestATimeoutAloneLeavesTheRetries(t *testing.T) {
 	limit := resilience.Policy{Name: "limit", Timeout: time.Second}
 	giveUp := MoveToError{Queue: DefaultErrorQueue}
@@ -246,7 +248,8 @@ func TestATimeoutAloneLeavesTheRetries(t *testing.T) {
 	}
 }
 
-// A runner and the messages of an endpoint have one catalog: a rule with another policy of the same name is refused.
+// A runner and the messages of an endpoint have one catalog: a rule with another policy of the same
+// name is refused.
 func TestARunnerAndMessagesHaveOneCatalog(t *testing.T) {
 	other := mail
 	other.Retry.Max = 1

@@ -7,10 +7,12 @@ import (
 	"github.com/holdfast-go/holdfast/resilience"
 )
 
-// Rule changes a [Config] for some failures: those of a message of one of Types with an error that one of Errors
-// matches. No Types are all types, no Errors all errors. A zero field of the others is that of the Config.
+// Rule changes a [Config] for some failures: those of a message of one of Types with an error that
+// one of Errors matches. No Types are all types, no Errors all errors. A zero field of the others
+// is that of the Config.
 //
-// A rule with Retry has no Action, and no Immediate, Delayed and Delays unless the policy has a Timeout alone.
+// A rule with Retry has no Action, and no Immediate, Delayed and Delays unless the policy has a
+// Timeout alone.
 type Rule struct {
 	// Types are wire names. A message has its own type and its base types.
 	Types []string
@@ -23,15 +25,17 @@ type Rule struct {
 	Delays     Delays
 	ErrorQueue string
 
-	// Retry, if set, is the policy of the retries: [resilience.Inline] makes them within the delivery, and
-	// [resilience.Deferred] as delayed copies. There are no immediate retries beside it, and Delays and the limit of
-	// 24 hours do not apply. The Timeout of the policy limits each attempt; a rule with one has no Errors. A policy with a
-	// Timeout alone limits each attempt, and the retries are those of the other fields. A message that names a policy itself
-	// has that instead: see [Config].Policies. [resilience.Attempt] returns the number of the attempt in handlers, unless the
-	// rule has Errors or the policy no Retry.
+	// Retry, if set, is the policy of the retries: [resilience.Inline] makes them within the
+	// delivery, and [resilience.Deferred] as delayed copies. There are no immediate retries beside
+	// it, and Delays and the limit of 24 hours do not apply. The Timeout of the policy limits each
+	// attempt; a rule with one has no Errors. A policy with a Timeout alone limits each attempt,
+	// and the retries are those of the other fields. A message that names a policy itself has that
+	// instead: see [Config].Policies. [resilience.Attempt] returns the number of the attempt in
+	// handlers, unless the rule has Errors or the policy no Retry.
 	Retry resilience.Use
 
-	// Action, if set, is carried out at once, also after an unrecoverable error: [MoveToError], [DeadLetter] or [Discard].
+	// Action, if set, is carried out at once, also after an unrecoverable error: [MoveToError],
+	// [DeadLetter] or [Discard].
 	Action Action
 }
 

@@ -8,18 +8,20 @@ import (
 	"strings"
 )
 
-// Catalog finds policies by name. It is safe for concurrent use. [NewCatalog] makes one. Another implementation can be given to
-// a [Runner], for instance with policies of a file: then each call validates its policy. A nil Catalog is empty.
+// Catalog finds policies by name. It is safe for concurrent use. [NewCatalog] makes one. Another
+// implementation can be given to a [Runner], for instance with policies of a file: then each call
+// validates its policy. A nil Catalog is empty.
 type Catalog interface {
 	// Policy returns the policy with a name, and reports whether there is one.
 	Policy(name string) (p Policy, ok bool)
 }
 
-// Policies is a [Catalog] of policies that were validated. It does not change. A nil *Policies is empty.
+// Policies is a [Catalog] of policies that were validated. It does not change. A nil *Policies is
+// empty.
 type Policies struct{ policies map[string]Policy }
 
-// NewCatalog returns a catalog of the policies. It fails with all mistakes in them, joined: see [Policy.Validate]. Two
-// policies with one name are a mistake.
+// NewCatalog returns a catalog of the policies. It fails with all mistakes in them, joined: see
+// [Policy.Validate]. Two policies with one name are a mistake.
 func NewCatalog(policies ...Policy) (*Policies, error) {
 	c := &Policies{make(map[string]Policy, len(policies))}
 	var errs []error
@@ -45,7 +47,8 @@ func MustCatalog(policies ...Policy) *Policies {
 	return c
 }
 
-// Policy returns the policy with a name, with defaults for its zero fields, and reports whether there is one.
+// Policy returns the policy with a name, with defaults for its zero fields, and reports whether
+// there is one.
 func (c *Policies) Policy(name string) (Policy, bool) {
 	if c == nil {
 		return Policy{}, false
@@ -62,7 +65,8 @@ func (c *Policies) Names() []string {
 	return slices.Sorted(maps.Keys(c.policies))
 }
 
-// All returns the policies in the alphabetical order of their names, with defaults for their zero fields.
+// All returns the policies in the alphabetical order of their names, with defaults for their zero
+// fields.
 func (c *Policies) All() []Policy {
 	var all []Policy
 	for _, name := range c.Names() {

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// ErrAttemptTimeout is the cause of the context of an attempt whose time is over, and is wrapped by the error of that
-// attempt.
+// ErrAttemptTimeout is the cause of the context of an attempt whose time is over, and is wrapped by
+// the error of that attempt.
 var ErrAttemptTimeout = errors.New("the attempt has timed out")
 
-// TimeoutError is the error of an attempt that failed after its time was over. It wraps [ErrAttemptTimeout] and the
-// error of the function.
+// TimeoutError is the error of an attempt that failed after its time was over. It wraps
+// [ErrAttemptTimeout] and the error of the function.
 type TimeoutError struct {
 	After time.Duration // the time limit
 	Err   error         // of the function; not nil
@@ -25,7 +25,8 @@ func (e *TimeoutError) Error() string {
 // Unwrap returns ErrAttemptTimeout and Err.
 func (e *TimeoutError) Unwrap() []error { return []error{ErrAttemptTimeout, e.Err} }
 
-// NonRetryable marks an error after which there is no retry. It returns nil for nil. The text is that of err.
+// NonRetryable marks an error after which there is no retry. It returns nil for nil. The text is
+// that of err.
 func NonRetryable(err error) error {
 	if err == nil {
 		return nil
@@ -39,8 +40,8 @@ func (e *nonRetryableError) Error() string   { return e.err.Error() }
 func (e *nonRetryableError) Unwrap() error   { return e.err }
 func (e *nonRetryableError) Retryable() bool { return false }
 
-// IsNonRetryable reports whether err, or an error that it wraps or joins, is marked by [NonRetryable] or has a method
-// Retryable() bool that returns false.
+// IsNonRetryable reports whether err, or an error that it wraps or joins, is marked by
+// [NonRetryable] or has a method Retryable() bool that returns false.
 func IsNonRetryable(err error) bool {
 	return anyIn(err, func(err error) bool {
 		r, ok := err.(interface{ Retryable() bool })
@@ -48,7 +49,8 @@ func IsNonRetryable(err error) bool {
 	})
 }
 
-// terminal reports whether there is no retry after err: it is marked, or the function was cancelled.
+// terminal reports whether there is no retry after err: it is marked, or the function was
+// cancelled.
 func terminal(err error) bool {
 	return IsNonRetryable(err) || anyIn(err, func(err error) bool { return is(err, context.Canceled) })
 }
@@ -56,8 +58,8 @@ func terminal(err error) bool {
 // maxLayers bounds the errors of a tree that are looked at: an error may wrap itself.
 const maxLayers = 1000
 
-// anyIn reports whether test returns true for err or an error that it wraps or joins, from the outside in. A test that
-// panics returns false for that error.
+// anyIn reports whether test returns true for err or an error that it wraps or joins, from the
+// outside in. A test that panics returns false for that error.
 func anyIn(err error, test func(error) bool) bool {
 	next := []error{err}
 	for n := 0; n < maxLayers && len(next) > 0; n++ {
@@ -82,8 +84,8 @@ func anyIn(err error, test func(error) bool) bool {
 	return false
 }
 
-// is reports whether err itself, not one that it wraps, is target or has a method Is that says so, as the errors of
-// package net do. Values of a type that cannot be compared are not target.
+// is reports whether err itself, not one that it wraps, is target or has a method Is that says so,
+// as the errors of package net do. Values of a type that cannot be compared are not target.
 func is(err, target error) bool {
 	return safely(func() bool { return err == target }) || safely(func() bool { //nolint:errorlint // a layer
 		x, ok := err.(interface{ Is(error) bool })

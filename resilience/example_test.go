@@ -18,7 +18,8 @@ var invoiceEmail = resilience.Policy{
 	},
 }
 
-// runner returns a runner of one policy. The examples have delays of no time, so that they end at once.
+// runner returns a runner of one policy. The examples have delays of no time, so that they end at
+// once.
 func runner(p resilience.Policy) resilience.Runner {
 	catalog, err := resilience.NewCatalog(p)
 	if err != nil {
@@ -27,7 +28,8 @@ func runner(p resilience.Policy) resilience.Runner {
 	return resilience.NewRunner(catalog)
 }
 
-// A program makes a catalog of its policies and a runner when it starts, and names the policy of each call.
+// A program makes a catalog of its policies and a runner when it starts, and names the policy of
+// each call.
 func Example() {
 	catalog, err := resilience.NewCatalog(invoiceEmail)
 	if err != nil {
@@ -42,8 +44,8 @@ func Example() {
 	// Output: accepted <nil>
 }
 
-// The path of a call: an attempt fails, the runner waits, the next attempt has a fresh time limit, and the caller waits
-// until an attempt succeeds.
+// The path of a call: an attempt fails, the runner waits, the next attempt has a fresh time limit,
+// and the caller waits until an attempt succeeds.
 func ExampleRunner() {
 	p := resilience.Policy{Name: "quick", Timeout: time.Minute, Retry: resilience.Retry{Max: 4, Delay: time.Millisecond}}
 	var first time.Time

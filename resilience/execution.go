@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Execution is one execution of a policy, for implementations of [Runner]: it makes the attempts, decides on retries,
-// and calls the observers. The runner waits between the attempts. An Execution is not safe for concurrent use.
+// Execution is one execution of a policy, for implementations of [Runner]: it makes the attempts,
+// decides on retries, and calls the observers. The runner waits between the attempts. An Execution
+// is not safe for concurrent use.
 type Execution struct {
 	ctx          context.Context //nolint:containedctx // an Execution is one call
 	policy       Policy
@@ -21,8 +22,9 @@ type Execution struct {
 // ErrPanicked is the error of [Observation.End] after a panic of the function. The panic continues.
 var ErrPanicked = errors.New("the function panicked")
 
-// Begin begins an execution of fn by the policy of c with that name. It fails if c has no such policy, if that of a Catalog
-// other than [Policies] is invalid, and if ctx has ended. [Execution.End] must be called, deferred, so that it is called after a panic too.
+// Begin begins an execution of fn by the policy of c with that name. It fails if c has no such
+// policy, if that of a Catalog other than [Policies] is invalid, and if ctx has ended.
+// [Execution.End] must be called, deferred, so that it is called after a panic too.
 func Begin(
 	ctx context.Context, c Catalog, policy string, fn func(context.Context) error, observers ...Observer,
 ) (*Execution, error) {
@@ -88,8 +90,8 @@ func (x *Execution) Next() (delay time.Duration, again bool) {
 	return delay, true
 }
 
-// terminal reports whether the error of the last attempt allows no retry. A function that returns the error of its
-// context after its time-out is retried.
+// terminal reports whether the error of the last attempt allows no retry. A function that returns
+// the error of its context after its time-out is retried.
 func (x *Execution) terminal() bool {
 	timeout, ok := x.err.(*TimeoutError) //nolint:errorlint // made above
 	if ok {
@@ -98,8 +100,8 @@ func (x *Execution) terminal() bool {
 	return terminal(x.err)
 }
 
-// End ends the execution and returns the error of [Runner.Run]: nil after a success, otherwise the error of the last
-// attempt. If the context has ended, the error wraps its cause too.
+// End ends the execution and returns the error of [Runner.Run]: nil after a success, otherwise the
+// error of the last attempt. If the context has ended, the error wraps its cause too.
 func (x *Execution) End() error {
 	outcome, err := Failed, x.err
 	cause := context.Cause(x.ctx)

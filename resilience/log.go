@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// LogTo returns an observer that writes a line for each retry, each time-out and each execution that failed.
+// LogTo returns an observer that writes a line for each retry, each time-out and each execution
+// that failed.
 func LogTo(log *slog.Logger) Observer { return logger{log} }
 
 type logger struct{ log *slog.Logger }

@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// Observer observes the executions of a [Runner], for telemetry. It must be safe for concurrent use and must not block.
+// Observer observes the executions of a [Runner], for telemetry. It must be safe for concurrent use
+// and must not block.
 type Observer interface {
-	// Begin is called before the first attempt of an execution. The attempts get the returned context, which is derived
-	// from ctx.
+	// Begin is called before the first attempt of an execution. The attempts get the returned
+	// context, which is derived from ctx.
 	Begin(ctx context.Context, p Policy) (context.Context, Observation)
 }
 
@@ -18,7 +19,8 @@ type Observation interface {
 	Retry(n int, delay time.Duration, err error)
 	// Timeout is called after an attempt that failed when its time was over.
 	Timeout(n int, limit time.Duration)
-	// End is called once, with the error that Run returns. After a panic of the function err is [ErrPanicked].
+	// End is called once, with the error that Run returns. After a panic of the function err is
+	// [ErrPanicked].
 	End(o Outcome, err error)
 }
 

@@ -27,33 +27,36 @@ const (
 	maxTime    = 24 * time.Hour // of one delay and of one attempt
 )
 
-// Policy declares how a function is retried, and how long an attempt may take. It is data: it can be compared and
-// copied.
+// Policy declares how a function is retried, and how long an attempt may take. It is data: it can
+// be compared and copied.
 type Policy struct {
 	// Name is the name of the policy, unique in a [Catalog]. It is written to logs and headers.
 	Name string
-	// Retry declares the retries. Default: no retries. If one field of Retry is set, the others have their defaults. A policy
-	// has a Retry, a Timeout or both.
+	// Retry declares the retries. Default: no retries. If one field of Retry is set, the others
+	// have their defaults. A policy has a Retry, a Timeout or both.
 	Retry Retry
-	// Timeout is the time limit of each attempt. Default: no limit. All attempts and the delays between them may take
-	// longer together: the caller's context limits these.
+	// Timeout is the time limit of each attempt. Default: no limit. All attempts and the delays
+	// between them may take longer together: the caller's context limits these.
 	Timeout time.Duration
 }
 
-// Retry declares retries. The zero Retry declares none. If a field is set, each zero field is its default.
+// Retry declares retries. The zero Retry declares none. If a field is set, each zero field is its
+// default.
 type Retry struct {
-	// Max is the number of retries after the first attempt: with 4, there are at most 5 attempts. Default: 3. [None] is no
-	// retries.
+	// Max is the number of retries after the first attempt: with 4, there are at most 5 attempts.
+	// Default: 3. [None] is no retries.
 	Max int
-	// Delay is the delay before the first retry, and the unit of growth of the others. Default: 2 s. [None] is no delay.
+	// Delay is the delay before the first retry, and the unit of growth of the others. Default: 2
+	// s. [None] is no delay.
 	Delay time.Duration
 	// Backoff is the growth of the delays. Default: Constant.
 	Backoff Backoff
 	// MaxDelay is the longest delay. Default: no bound. [None] is no bound.
 	MaxDelay time.Duration
-	// Jitter is the largest share of a delay, from 0 to 1, that a random part takes off, so that functions that failed
-	// together are not retried together: with 0.5, 10 s is a delay from 5 s to 10 s. It is taken off after MaxDelay has
-	// been applied. Default: no jitter. [None] is no jitter.
+	// Jitter is the largest share of a delay, from 0 to 1, that a random part takes off, so that
+	// functions that failed together are not retried together: with 0.5, 10 s is a delay from 5 s
+	// to 10 s. It is taken off after MaxDelay has been applied. Default: no jitter. [None] is no
+	// jitter.
 	Jitter float64
 }
 
@@ -92,15 +95,16 @@ func (p Policy) WithDefaults() Policy {
 	return p
 }
 
-// Retries returns the number of retries after the first attempt: Retry.Max, with its default, or 0 for None and for a zero
-// Retry.
+// Retries returns the number of retries after the first attempt: Retry.Max, with its default, or 0
+// for None and for a zero Retry.
 func (p Policy) Retries() int { return max(0, p.WithDefaults().Retry.Max) }
 
 const longest = time.Duration(math.MaxInt64)
 
-// DelayFor returns the delay before the next attempt after a number of failed ones: Backoff, then MaxDelay, then Jitter.
-// It does not look at Max. A zero Retry has no delay. A delay that overflows is the longest Duration. random returns a number from 0 up to 1, as
-// [rand.Float64] does, which is the default for nil. Without jitter it is not called.
+// DelayFor returns the delay before the next attempt after a number of failed ones: Backoff, then
+// MaxDelay, then Jitter. It does not look at Max. A zero Retry has no delay. A delay that overflows
+// is the longest Duration. random returns a number from 0 up to 1, as [rand.Float64] does, which is
+// the default for nil. Without jitter it is not called.
 func (p Policy) DelayFor(failures int, random func() float64) time.Duration {
 	r := p.WithDefaults().Retry
 	next := r.nominal(max(1, failures))

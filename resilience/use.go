@@ -2,8 +2,8 @@ package resilience
 
 import "fmt"
 
-// Use applies a policy to messages, in a rule of package recoverability. The zero Use applies none. The mode is that of
-// the retries: both modes of a policy with a Timeout alone do the same.
+// Use applies a policy to messages, in a rule of package recoverability. The zero Use applies none.
+// The mode is that of the retries: both modes of a policy with a Timeout alone do the same.
 type Use struct {
 	Policy Policy
 	Mode   Mode
@@ -13,9 +13,11 @@ type Use struct {
 type Mode int
 
 const (
-	// InlineMode makes the retries within one delivery of the message. It waits in the memory of the process.
+	// InlineMode makes the retries within one delivery of the message. It waits in the memory of
+	// the process.
 	InlineMode Mode = iota + 1
-	// DeferredMode makes each retry by a delayed copy of the message, which another process may receive.
+	// DeferredMode makes each retry by a delayed copy of the message, which another process may
+	// receive.
 	DeferredMode
 )
 
@@ -33,5 +35,6 @@ func (m Mode) String() string {
 // Inline applies a policy within the delivery of a message: for short delays.
 func Inline(p Policy) Use { return Use{p, InlineMode} }
 
-// Deferred applies a policy by delayed copies of the message: for long delays, which survive a restart of the process.
+// Deferred applies a policy by delayed copies of the message: for long delays, which survive a
+// restart of the process.
 func Deferred(p Policy) Use { return Use{p, DeferredMode} }

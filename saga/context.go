@@ -10,15 +10,17 @@ import (
 	"github.com/holdfast-go/holdfast/internal/stateful"
 )
 
-// Context gives a step its instance and the message. The methods of the session send messages, as in any handler, and
-// write in its transaction: with sqlite.OnCommit(ctx, c, f) or postgres.Tx(ctx, c), say. Messages that the instance sends
-// name it in their headers, so that replies to them find it.
+// Context gives a step its instance and the message. The methods of the session send messages, as
+// in any handler, and write in its transaction: with sqlite.OnCommit(ctx, c, f) or postgres.Tx(ctx,
+// c), say. Messages that the instance sends name it in their headers, so that replies to them find
+// it.
 //
-// It is over when the step has returned. Its methods are safe for concurrent use by goroutines of the step; State is not.
+// It is over when the step has returned. Its methods are safe for concurrent use by goroutines of
+// the step; State is not.
 type Context[S any] struct {
 	*endpoint.Session
-	// State is the state of the instance: the zero value in a new one. The step changes it, and it is stored when the step
-	// has returned nil.
+	// State is the state of the instance: the zero value in a new one. The step changes it, and it
+	// is stored when the step has returned nil.
 	State S
 
 	in *instance[S]
@@ -31,8 +33,9 @@ type Context[S any] struct {
 // Key returns the key of the instance.
 func (c *Context[S]) Key() string { return c.in.Key }
 
-// Complete ends the instance when the step returns nil: its state is removed, and its waiting time-outs are cancelled.
-// Later messages for it are ignored, for as long as the ended instance is recorded.
+// Complete ends the instance when the step returns nil: its state is removed, and its waiting
+// time-outs are cancelled. Later messages for it are ignored, for as long as the ended instance is
+// recorded.
 func (c *Context[S]) Complete() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,8 +44,8 @@ func (c *Context[S]) Complete() {
 	}
 }
 
-// ReplyToStarter sends m as a reply to the message that began the instance. It fails if that message has no reply-to
-// address, unless an option is [endpoint.To].
+// ReplyToStarter sends m as a reply to the message that began the instance. It fails if that
+// message has no reply-to address, unless an option is [endpoint.To].
 func (c *Context[S]) ReplyToStarter(ctx context.Context, m any, opts ...endpoint.ReplyOption) error {
 	if err := c.usable(); err != nil {
 		return err

@@ -3,8 +3,8 @@ package saga
 import "errors"
 
 var (
-	// ErrUnknownInstance is wrapped by the failure of a message for an instance that does not exist: it has not begun yet,
-	// or it ended longer ago than [endpoint.Config].Remember.
+	// ErrUnknownInstance is wrapped by the failure of a message for an instance that does not
+	// exist: it has not begun yet, or it ended longer ago than [endpoint.Config].Remember.
 	ErrUnknownInstance = errors.New("there is no such instance")
 
 	errReturned  = errors.New("the step has returned: its context must not be used any more")

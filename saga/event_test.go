@@ -120,7 +120,8 @@ type (
 
 func (m *orderPlaced) placedKey() string { return m.ID }
 
-// The Start of a message is called before the steps for its base type and for an interface, in each order of the steps.
+// The Start of a message is called before the steps for its base type and for an interface, in each
+// order of the steps.
 func TestAStartIsCalledBeforeStepsOfABase(t *testing.T) {
 	note := func(c *orderContext, text string) error {
 		c.State.Seen = append(c.State.Seen, text)

@@ -25,12 +25,14 @@ type Guest struct {
 	Reminders int
 }
 
-// untilStop returns a context that stop ends. The handler that prints an example's last line calls stop.
+// untilStop returns a context that stop ends. The handler that prints an example's last line calls
+// stop.
 func untilStop() (ctx context.Context, stop context.CancelFunc) {
 	return context.WithTimeout(context.Background(), time.Minute) // only where the last line never comes
 }
 
-// runExample runs an endpoint with handlers until ctx ends, and sends it messages one after the other.
+// runExample runs an endpoint with handlers until ctx ends, and sends it messages one after the
+// other.
 func runExample(ctx context.Context, handlers []endpoint.Handler, messages ...any) {
 	guests, err := endpoint.New(endpoint.Config{
 		Name: "guests", Transport: &inmemory.Transport{}, Install: true,

@@ -149,15 +149,16 @@ func (in *instance[S]) begin() {
 	}}
 }
 
-// fire reports whether the message is a waiting time-out, which waits no more. Another one was cancelled or replaced when
-// it was on its way.
+// fire reports whether the message is a waiting time-out, which waits no more. Another one was
+// cancelled or replaced when it was on its way.
 func (in *instance[S]) fire() bool {
 	name, ok := in.meta.timeoutOf(in.call.Receive.Headers.Get(header.HoldfastSagaTimeout))
 	delete(in.meta.Timeouts, name)
 	return ok
 }
 
-// save stores the instance after the step, if it has changed, and removes the time-outs of one that is completed.
+// save stores the instance after the step, if it has changed, and removes the time-outs of one that
+// is completed.
 func (in *instance[S]) save(ctx context.Context, c *Context[S]) error {
 	if in.Completed = c.completed; in.Completed {
 		return in.end(ctx)

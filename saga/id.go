@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// ID returns the id of the record of an instance. As the text of a UUID, it is the value of the header
-// [header.OriginatingSagaID] of the messages that the instance sends.
+// ID returns the id of the record of an instance. As the text of a UUID, it is the value of the
+// header [header.OriginatingSagaID] of the messages that the instance sends.
 func ID(endpoint, saga, key string) transport.RecordID {
 	return idOf(transport.RecordName{Kind: stateful.KindOf(endpoint, saga), Key: key})
 }
@@ -43,8 +43,8 @@ func parseID(text string) (id transport.RecordID, ok bool) {
 // maxText is the maximum size in bytes of a key and of the name of a time-out.
 const maxText = 500
 
-// checkText returns an error for a text that cannot be a key or a name. The error is unrecoverable: a retry has the same
-// text.
+// checkText returns an error for a text that cannot be a key or a name. The error is unrecoverable:
+// a retry has the same text.
 func checkText(what, text string) error {
 	err := error(nil)
 	switch {

@@ -12,7 +12,8 @@ import (
 
 type itemAdded struct{ ID string }
 
-// A step raises events: what their functions send belongs to the step, and an error of one undoes the step.
+// A step raises events: what their functions send belongs to the step, and an error of one undoes
+// the step.
 func TestAStepRaisesEvents(t *testing.T) {
 	inEachMode(t, func(t *testing.T, s *shop) {
 		orders := saga.New("orders", saga.Start(placeOrder.key, func(ctx context.Context, c *orderContext, m placeOrder) error {

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/stateful"
 )
 
-// Saga is a set of steps that share a state S, for each key one. [New] makes one. Its methods configure it before
-// [Saga.Handlers] is called; a Saga must not be changed afterwards.
+// Saga is a set of steps that share a state S, for each key one. [New] makes one. Its methods
+// configure it before [Saga.Handlers] is called; a Saga must not be changed afterwards.
 type Saga[S any] struct {
 	name       string
 	steps      []*step[S]
@@ -27,14 +27,16 @@ type Saga[S any] struct {
 // defaultStateLimit is the size in bytes of a state, as JSON, unless StateLimit sets another.
 const defaultStateLimit = 1 << 20
 
-// New returns a saga with the steps, of which at least one is a [Start]. The name is stored with each instance: it must be
-// unique in the endpoint, and keep its value. Mistakes are errors of [endpoint.New].
+// New returns a saga with the steps, of which at least one is a [Start]. The name is stored with
+// each instance: it must be unique in the endpoint, and keep its value. Mistakes are errors of
+// [endpoint.New].
 //
-// A message may have several steps: those for its type, for its base types and for interfaces. A Start is called before the
-// others, which are called in their order.
+// A message may have several steps: those for its type, for its base types and for interfaces. A
+// Start is called before the others, which are called in their order.
 //
-// S is the state of an instance, and stored as JSON, which must store it completely: a struct with exported fields, as a rule.
-// Members of a stored state that S has no field for, because a newer program has written them, are kept.
+// S is the state of an instance, and stored as JSON, which must store it completely: a struct with
+// exported fields, as a rule. Members of a stored state that S has no field for, because a newer
+// program has written them, are kept.
 func New[S any](name string, steps ...Step[S]) *Saga[S] {
 	s := &Saga[S]{name: name, stateLimit: defaultStateLimit, members: jsonmembers.Of(reflect.TypeFor[S]())}
 	for i, given := range steps {
@@ -47,15 +49,16 @@ func New[S any](name string, steps ...Step[S]) *Saga[S] {
 	return s
 }
 
-// Restarts lets a [Start] begin a new instance where the instance with its key has ended. Otherwise such a message is
-// ignored, for as long as the ended instance is recorded: see [endpoint.Config].Remember.
+// Restarts lets a [Start] begin a new instance where the instance with its key has ended. Otherwise
+// such a message is ignored, for as long as the ended instance is recorded: see
+// [endpoint.Config].Remember.
 func (s *Saga[S]) Restarts() *Saga[S] {
 	s.restarts = true
 	return s
 }
 
-// StateLimit sets the maximum size of a state, in bytes of JSON, with the members that S has no field for. Default: 1 MiB. A step that leaves a larger state
-// fails.
+// StateLimit sets the maximum size of a state, in bytes of JSON, with the members that S has no
+// field for. Default: 1 MiB. A step that leaves a larger state fails.
 func (s *Saga[S]) StateLimit(bytes int) *Saga[S] {
 	if bytes < 1 {
 		s.fail("StateLimit(%d): it must be positive", bytes)
@@ -64,12 +67,13 @@ func (s *Saga[S]) StateLimit(bytes int) *Saga[S] {
 	return s
 }
 
-// Upgrade declares that states are stored with a new version, and how a state of the version before becomes one of it.
-// States have version 1 at first. The first Upgrade is for version 2, and each further one for the next version. A state
-// is upgraded when it is loaded. It is stored with the new version when a step changes it.
+// Upgrade declares that states are stored with a new version, and how a state of the version before
+// becomes one of it. States have version 1 at first. The first Upgrade is for version 2, and each
+// further one for the next version. A state is upgraded when it is loaded. It is stored with the
+// new version when a step changes it.
 //
-// A process without the Upgrade fails messages for instances that were stored with the new version. During a rolling
-// deployment they are retried, and another process handles them.
+// A process without the Upgrade fails messages for instances that were stored with the new version.
+// During a rolling deployment they are retried, and another process handles them.
 func (s *Saga[S]) Upgrade(version int, f func(json.RawMessage) (json.RawMessage, error)) *Saga[S] {
 	next := s.version() + 1
 	switch {
@@ -83,8 +87,9 @@ func (s *Saga[S]) Upgrade(version int, f func(json.RawMessage) (json.RawMessage,
 	return s
 }
 
-// Handlers returns the handlers of the saga, for [endpoint.Config].Handlers. The endpoint needs an outbox, or the
-// transaction mode [endpoint.SendsAtomicWithReceive], so that states and messages are committed together.
+// Handlers returns the handlers of the saga, for [endpoint.Config].Handlers. The endpoint needs an
+// outbox, or the transaction mode [endpoint.SendsAtomicWithReceive], so that states and messages
+// are committed together.
 func (s *Saga[S]) Handlers() []endpoint.Handler {
 	types, err := s.types()
 	err = errors.Join(append(s.errs, err, s.check())...)
@@ -104,8 +109,9 @@ func (s *Saga[S]) Handlers() []endpoint.Handler {
 	return handlers
 }
 
-// types returns the steps by message type, in the order of the steps: first the types with a Start, so that a message that begins
-// an instance is for an instance that exists when a step for its base type, or for an interface, is called.
+// types returns the steps by message type, in the order of the steps: first the types with a Start,
+// so that a message that begins an instance is for an instance that exists when a step for its base
+// type, or for an interface, is called.
 func (s *Saga[S]) types() ([]*messageSteps[S], error) {
 	var all []*messageSteps[S]
 	var errs []error

@@ -16,7 +16,8 @@ type upgrade = func(json.RawMessage) (json.RawMessage, error)
 // version returns the version with which states are stored.
 func (s *Saga[S]) version() int { return len(s.upgrades) + 1 }
 
-// decode returns the state of an instance that was stored with a version, and the text of the state in the version of s.
+// decode returns the state of an instance that was stored with a version, and the text of the state
+// in the version of s.
 func (s *Saga[S]) decode(stored json.RawMessage, version int) (state S, upgraded json.RawMessage, err error) {
 	if version > s.version() {
 		return state, nil, fmt.Errorf("its state was stored with version %d, and this program has version %d: "+
@@ -54,7 +55,8 @@ func (s *Saga[S]) encode(state *S, from json.RawMessage) (json.RawMessage, error
 	return text, nil
 }
 
-// keepUnknown returns the text of a state with the unknown members of the text that the state was decoded from.
+// keepUnknown returns the text of a state with the unknown members of the text that the state was
+// decoded from.
 func (s *Saga[S]) keepUnknown(from, text json.RawMessage) (json.RawMessage, error) {
 	if len(from) == 0 || bytes.Equal(from, text) || !s.members.Unknown(from) {
 		return text, nil

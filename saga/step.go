@@ -9,57 +9,63 @@ import (
 	"github.com/holdfast-go/holdfast/internal/stateful"
 )
 
-// Step is a step of a saga with the state S: a function for the messages of one type. [Start], [On], [OnTimeout] and
-// [OnReply] make one.
+// Step is a step of a saga with the state S: a function for the messages of one type. [Start],
+// [On], [OnTimeout] and [OnReply] make one.
 type Step[S any] interface{ step() *step[S] }
 
 // MessageStep is a [Step] for messages M that other endpoints send.
 type MessageStep[S, M any] struct{ of step[S] }
 
-// Start returns a step that begins an instance, or goes on with the one that has the key of the message. The type M is as
-// for [endpoint.Handle].
+// Start returns a step that begins an instance, or goes on with the one that has the key of the
+// message. The type M is as for [endpoint.Handle].
 //
-// key returns the key of the instance that a message is for: a text of 1 to 500 bytes of valid UTF-8, such as the id of an
-// order. Another key is a failure without a retry. key may be called several times for a message, and must return the same
-// key each time. Of several messages that begin an instance at the same time, one begins it and the others go on.
+// key returns the key of the instance that a message is for: a text of 1 to 500 bytes of valid
+// UTF-8, such as the id of an order. Another key is a failure without a retry. key may be called
+// several times for a message, and must return the same key each time. Of several messages that
+// begin an instance at the same time, one begins it and the others go on.
 //
 // If the instance has ended, the message is ignored, unless the saga [Saga.Restarts].
 //
-// fn runs in the transaction of the message. When it returns nil, the state is stored, together with the messages that it
-// sent. It must not keep c.
+// fn runs in the transaction of the message. When it returns nil, the state is stored, together
+// with the messages that it sent. It must not keep c.
 func Start[S, M any](
 	key func(m M) string, fn func(ctx context.Context, c *Context[S], m M) error,
 ) *MessageStep[S, M] {
 	return keyed(roleStart, key, fn)
 }
 
-// On returns a step that goes on with the instance that has the key of the message: see [Start]. Where there is no such
-// instance, the message fails with [ErrUnknownInstance], and is retried: the message that begins the instance may be
-// late. [MessageStep.OrElse] does otherwise. If the instance has ended, the message is ignored.
+// On returns a step that goes on with the instance that has the key of the message: see [Start].
+// Where there is no such instance, the message fails with [ErrUnknownInstance], and is retried: the
+// message that begins the instance may be late. [MessageStep.OrElse] does otherwise. If the
+// instance has ended, the message is ignored.
 func On[S, M any](
 	key func(m M) string, fn func(ctx context.Context, c *Context[S], m M) error,
 ) *MessageStep[S, M] {
 	return keyed(roleOn, key, fn)
 }
 
-// OnReply returns a step for replies to messages of the saga. The instance is found by the headers of the reply, which an
-// endpoint copies from the request; so do endpoints of NServiceBus. No key is needed. An unknown instance and one that has
-// ended are as for [On]. A message without these headers fails without a retry.
+// OnReply returns a step for replies to messages of the saga. The instance is found by the headers
+// of the reply, which an endpoint copies from the request; so do endpoints of NServiceBus. No key
+// is needed. An unknown instance and one that has ended are as for [On]. A message without these
+// headers fails without a retry.
 func OnReply[S, M any](fn func(ctx context.Context, c *Context[S], m M) error) *MessageStep[S, M] {
 	return &MessageStep[S, M]{newStep(roleReply, fn)}
 }
 
-// OnTimeout returns a step for messages that [Context.SetTimeout] has set. A time-out that was cancelled or replaced, and
-// one of an instance that has ended or is unknown, is ignored. A message M that is no time-out does not reach fn.
+// OnTimeout returns a step for messages that [Context.SetTimeout] has set. A time-out that was
+// cancelled or replaced, and one of an instance that has ended or is unknown, is ignored. A message
+// M that is no time-out does not reach fn.
 //
-// A step stays in the program for as long as time-outs of its type may wait, also when no step sets them any more.
+// A step stays in the program for as long as time-outs of its type may wait, also when no step sets
+// them any more.
 func OnTimeout[S, M any](fn func(ctx context.Context, c *Context[S], m M) error) Step[S] {
 	return &MessageStep[S, M]{newStep(roleTimeout, fn)}
 }
 
-// OrElse returns the step with a function for messages to an instance that does not exist, in place of the error
-// [ErrUnknownInstance]. fn may send messages, such as a reply. With nil, such messages are ignored. Of a [Start], which
-// begins the instance, fn is called for replies to a saga that have no instance.
+// OrElse returns the step with a function for messages to an instance that does not exist, in place
+// of the error [ErrUnknownInstance]. fn may send messages, such as a reply. With nil, such messages
+// are ignored. Of a [Start], which begins the instance, fn is called for replies to a saga that
+// have no instance.
 func (s *MessageStep[S, M]) OrElse(fn func(ctx context.Context, s *endpoint.Session, m M) error) *MessageStep[S, M] {
 	with := *s
 	with.of.orElse = func(ctx context.Context, s *endpoint.Session, m any) error {
@@ -85,8 +91,8 @@ const (
 
 func (r role) String() string { return [...]string{"Start", "On", "OnReply", "OnTimeout"}[r] }
 
-// step is a [Step] without the type of its messages. Its functions take a message as a handler does: a pointer to the
-// struct.
+// step is a [Step] without the type of its messages. Its functions take a message as a handler
+// does: a pointer to the struct.
 type step[S any] struct {
 	role       role
 	goType     reflect.Type // a struct or an interface

@@ -15,7 +15,8 @@ import (
 type target[S any] struct {
 	step *step[S] // nil: the message is for another saga
 	id   transport.RecordID
-	// key is the key of the instance; "" where the message has its id alone. Then it begins no instance.
+	// key is the key of the instance; "" where the message has its id alone. Then it begins no
+	// instance.
 	key string
 }
 
@@ -31,11 +32,11 @@ func (t *messageSteps[S]) lock(m stateful.Message) (string, error) {
 	return textOf(to.id), nil
 }
 
-// target returns the target of a message. kind is the kind of the saga's records, and known reports whether a saga of the
-// endpoint has a kind. The error is unrecoverable.
+// target returns the target of a message. kind is the kind of the saga's records, and known reports
+// whether a saga of the endpoint has a kind. The error is unrecoverable.
 //
-// The header of a reply or time-out names the saga that it is for. It counts more than the key of the message, as in
-// NServiceBus, where it names this saga.
+// The header of a reply or time-out names the saga that it is for. It counts more than the key of
+// the message, as in NServiceBus, where it names this saga.
 func (t *messageSteps[S]) target(
 	kind string, h *header.Map, m any, known func(kind string) bool,
 ) (to target[S], err error) {

@@ -14,11 +14,12 @@ import (
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
-// SetTimeout sends m to the instance at a later time, which is an option: [endpoint.After] or [endpoint.At]. A time in the
-// past is now. The saga needs an [OnTimeout] for m, a registered command or response.
+// SetTimeout sends m to the instance at a later time, which is an option: [endpoint.After] or
+// [endpoint.At]. A time in the past is now. The saga needs an [OnTimeout] for m, a registered
+// command or response.
 //
-// name names the time-out within the instance: a text of 1 to 500 bytes of valid UTF-8. One of that name that waits is
-// replaced. It is set, or replaced, when the step returns nil.
+// name names the time-out within the instance: a text of 1 to 500 bytes of valid UTF-8. One of that
+// name that waits is replaced. It is set, or replaced, when the step returns nil.
 func (c *Context[S]) SetTimeout(ctx context.Context, name string, m any, opts ...endpoint.SendOption) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,8 +78,9 @@ func checkTimed(opts []endpoint.SendOption) error {
 	return nil
 }
 
-// CancelTimeout cancels the waiting time-out of that name when the step returns nil. It is not handled then, even where it
-// is on its way: its message is ignored when it is due. If none waits, CancelTimeout does nothing.
+// CancelTimeout cancels the waiting time-out of that name when the step returns nil. It is not
+// handled then, even where it is on its way: its message is ignored when it is due. If none waits,
+// CancelTimeout does nothing.
 func (c *Context[S]) CancelTimeout(_ context.Context, name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -38,7 +38,8 @@ func cancelling(ctx context.Context, c *orderContext, _ addItem) error {
 	return c.CancelTimeout(ctx, "payment")
 }
 
-// timed is a saga whose Start sets a time-out of an hour, whose addItem cancels it, and that closeOrder ends.
+// timed is a saga whose Start sets a time-out of an hour, whose addItem cancels it, and that
+// closeOrder ends.
 func timed() *saga.Saga[order] {
 	return saga.New("orders", saga.Start(placeOrder.key, setting(hour)), saga.On(addKey, cancelling),
 		saga.On(closeKey, finish), saga.OnTimeout(late))
@@ -350,7 +351,8 @@ func TestATimeoutForAnotherSagaIsUnknown(t *testing.T) {
 	})
 }
 
-// A time-out may pass its headers on: to a message for another saga, to the next time-out, and to the starter.
+// A time-out may pass its headers on: to a message for another saga, to the next time-out, and to
+// the starter.
 func TestATimeoutPassesItsHeadersOn(t *testing.T) {
 	inEachMode(t, func(t *testing.T, s *shop) {
 		first := func(ctx context.Context, c *orderContext, _ placeOrder) error {

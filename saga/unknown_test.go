@@ -61,7 +61,8 @@ func oldOrders() *saga.Saga[oldOrder] {
 		saga.On(addKey, change), saga.On(closeKey, leave))
 }
 
-// In a rolling deployment both programs change one instance, and none loses what the other one has stored.
+// In a rolling deployment both programs change one instance, and none loses what the other one has
+// stored.
 func TestAnOlderProgramKeepsTheFieldsOfANewerOne(t *testing.T) {
 	inEachMode(t, func(t *testing.T, s *shop) {
 		s.start(newOrders().Handlers()...)

@@ -16,7 +16,8 @@ import (
 const (
 	// comparePause is the time between two comparisons of the schedules with their plans.
 	comparePause = 5 * time.Minute
-	// lateAfter is the time after which an occurrence that was not started is set again: its time-out may be lost.
+	// lateAfter is the time after which an occurrence that was not started is set again: its
+	// time-out may be lost.
 	lateAfter = time.Minute
 	// pageOfPlans is the number of plans that one statement reads.
 	pageOfPlans = 5000
@@ -24,7 +25,8 @@ const (
 	endWithin = 5 * time.Second
 )
 
-// background compares the schedules of the process with their plans, at the start and every 5 minutes.
+// background compares the schedules of the process with their plans, at the start and every 5
+// minutes.
 func (s *Scheduler) background(ctx context.Context, ep *endpoint.Endpoint) {
 	db, err := ep.Database()
 	if err != nil { // Run would have failed
@@ -62,7 +64,8 @@ func (s *Scheduler) background(ctx context.Context, ep *endpoint.Endpoint) {
 	}
 }
 
-// comparison compares the schedules of this process with their plans. Each run of the comparison is a sign of the process.
+// comparison compares the schedules of this process with their plans. Each run of the comparison is
+// a sign of the process.
 type comparison struct {
 	of   *Scheduler
 	ep   *endpoint.Endpoint
@@ -81,7 +84,8 @@ func (c *comparison) end(ctx context.Context) {
 	}
 }
 
-// run sends a message for each schedule whose plan is missing, differs or is late, or whose job has not ended for long.
+// run sends a message for each schedule whose plan is missing, differs or is late, or whose job has
+// not ended for long.
 func (c *comparison) run(ctx context.Context) error {
 	if err := c.self.renew(ctx, c.db); err != nil {
 		return fmt.Errorf("store a sign of the process: %w", err)
@@ -125,8 +129,9 @@ func (c *comparison) warnings(plans map[string]plan) (all []string) {
 	return all
 }
 
-// decides reports whether a plan is to have the spec and the name of this process. Of the living processes that have the spec
-// of the plan the last one counts: the plan may name another, also a silent one.
+// decides reports whether a plan is to have the spec and the name of this process. Of the living
+// processes that have the spec of the plan the last one counts: the plan may name another, also a
+// silent one.
 func (p *process) decides(schedule string, of *plan, spec string, living []process) bool {
 	named := false
 	for i := range living {

@@ -120,7 +120,8 @@ func TestTheLaterStartDecides(t *testing.T) {
 	})
 }
 
-// The second version is made before the first, and starts after it: by the clocks of their processes it is the older.
+// The second version is made before the first, and starts after it: by the clocks of their
+// processes it is the older.
 func TestAClockThatIsAheadDecidesNothing(t *testing.T) {
 	inEachMode(t, func(t *testing.T, s *shop) {
 		other := s.another()
@@ -209,7 +210,8 @@ func TestACrashedProcessIsSilentAfterAWhile(t *testing.T) {
 	})
 }
 
-// A plan names one of the processes that have its spec. When that one ends, another one takes its place.
+// A plan names one of the processes that have its spec. When that one ends, another one takes its
+// place.
 func TestAnEqualProcessTakesThePlanOver(t *testing.T) {
 	inEachMode(t, func(t *testing.T, s *shop) {
 		s.start(firstVersion)

@@ -37,7 +37,8 @@ func After(d time.Duration) Option {
 	return func(e *enqueued) { e.job.NextAttempt = time.Now().Add(d) }
 }
 
-// Correlation stores a text with the job, such as the id of an order: valid UTF-8 of at most 1,000 bytes.
+// Correlation stores a text with the job, such as the id of an order: valid UTF-8 of at most 1,000
+// bytes.
 func Correlation(text string) Option {
 	return func(e *enqueued) {
 		e.job.Correlation = text
@@ -45,9 +46,9 @@ func Correlation(text string) Option {
 	}
 }
 
-// Policy retries the job by the resilience policy with that name, deferred: one of recoverability.Config.Policies or of a
-// rule. An unknown name is an error of Enqueue. Without the option, and by a policy with a Timeout alone, the retries are
-// those of any message of its type.
+// Policy retries the job by the resilience policy with that name, deferred: one of
+// recoverability.Config.Policies or of a rule. An unknown name is an error of Enqueue. Without the
+// option, and by a policy with a Timeout alone, the retries are those of any message of its type.
 func Policy(name string) Option {
 	return func(e *enqueued) {
 		e.policy = name
@@ -55,20 +56,22 @@ func Policy(name string) Option {
 	}
 }
 
-// In sends the job in a transaction that the caller ends: see [endpoint.In]. It is for [Scheduler.EnqueueFrom].
+// In sends the job in a transaction that the caller ends: see [endpoint.In]. It is for
+// [Scheduler.EnqueueFrom].
 func In(tx any) Option {
 	return func(e *enqueued) { e.tx, e.opts = tx, append(e.opts, endpoint.In(tx)) }
 }
 
-// ViaOutbox stores the message in the outbox, so that EnqueueFrom succeeds while the broker is away. It is for
+// ViaOutbox stores the message in the outbox, so that EnqueueFrom succeeds while the broker is
+// away. It is for
 // [Scheduler.EnqueueFrom]: the jobs of handlers are stored there anyway.
 func ViaOutbox() Option {
 	return func(e *enqueued) { e.opts = append(e.opts, endpoint.ViaOutbox()) }
 }
 
-// Enqueue sends m, a value of a registered command, to the endpoint's own queue as a job, when all handlers of the message
-// have returned nil. The job and its state are committed with what the handlers write and send. It returns the id of the
-// job, which is the id of its message.
+// Enqueue sends m, a value of a registered command, to the endpoint's own queue as a job, when all
+// handlers of the message have returned nil. The job and its state are committed with what the
+// handlers write and send. It returns the id of the job, which is the id of its message.
 func (s *Scheduler) Enqueue(ctx context.Context, session *endpoint.Session, m any, opts ...Option) (id string, err error) {
 	if !s.applied {
 		return "", errNotApplied
@@ -94,8 +97,8 @@ func (s *Scheduler) Enqueue(ctx context.Context, session *endpoint.Session, m an
 	return e.job.ID, nil
 }
 
-// EnqueueFrom is [Scheduler.Enqueue] outside a handler, for instance in a web request. The job has a state once EnqueueFrom
-// has returned; with the option [In], once its first attempt has begun.
+// EnqueueFrom is [Scheduler.Enqueue] outside a handler, for instance in a web request. The job has
+// a state once EnqueueFrom has returned; with the option [In], once its first attempt has begun.
 func (s *Scheduler) EnqueueFrom(ctx context.Context, ep *endpoint.Endpoint, m any, opts ...Option) (id string, err error) {
 	e, err := s.newJob(ep, m, opts)
 	if err != nil {

@@ -20,7 +20,8 @@ type (
 	RetryMails  struct{}
 )
 
-// A job with a deferred policy waits for its retries without a slot: another attempt has the same job and another run.
+// A job with a deferred policy waits for its retries without a slot: another attempt has the same
+// job and another run.
 func ExampleScheduler_EnqueueFrom() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

@@ -16,7 +16,8 @@ import (
 // sendMail is a message that the endpoints of these tests do not handle.
 type sendMail struct{}
 
-// unhandled returns a scheduler and the configuration of an endpoint that registers sendMail and has no handler for it.
+// unhandled returns a scheduler and the configuration of an endpoint that registers sendMail and
+// has no handler for it.
 func unhandled(t *testing.T, broker *inmemory.Transport, c schedule.Config) (*schedule.Scheduler, endpoint.Config) {
 	t.Helper()
 	s, err := schedule.New(c)

@@ -9,7 +9,8 @@ import (
 type Attempt struct {
 	// RunID is the id of the attempt: see [Run].
 	RunID string `json:"run"`
-	// Started and Ended are the times of the attempt. Ended is zero while the attempt runs, and if it was interrupted.
+	// Started and Ended are the times of the attempt. Ended is zero while the attempt runs, and if
+	// it was interrupted.
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended,omitzero"`
 	// Outcome is empty while the attempt runs.
@@ -40,7 +41,8 @@ func (j *Job) startAttempt(runID string, now time.Time) {
 	j.History = append(j.History[max(0, len(j.History)-maxHistory+1):], Attempt{RunID: runID, Started: now})
 }
 
-// repeatAttempt removes an attempt whose transaction has lost a conflict. The same attempt starts again.
+// repeatAttempt removes an attempt whose transaction has lost a conflict. The same attempt starts
+// again.
 func (j *Job) repeatAttempt() {
 	j.Attempt--
 	j.History = j.History[:max(0, len(j.History)-1)]

@@ -22,17 +22,17 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Inspector looks at the schedules and jobs of an endpoint, and changes them, from any process that reaches its database.
-// It is safe for concurrent use.
+// Inspector looks at the schedules and jobs of an endpoint, and changes them, from any process that
+// reaches its database. It is safe for concurrent use.
 type Inspector struct {
 	endpoint string
 	db       stateful.Database
 	keep     time.Duration // of jobs that it ends
 }
 
-// Inspect returns an inspector of the schedules and jobs of the endpoint with a name, in the database that conn is
-// connected to. It fails where the database stores no records. A job that it cancels is kept for 30 days, whatever
-// [Config].Keep says.
+// Inspect returns an inspector of the schedules and jobs of the endpoint with a name, in the
+// database that conn is connected to. It fails where the database stores no records. A job that it
+// cancels is kept for 30 days, whatever [Config].Keep says.
 func Inspect(conn transport.Conn, endpoint string) (*Inspector, error) {
 	db, err := stateful.DatabaseOn(conn)
 	if err != nil {
@@ -41,8 +41,8 @@ func Inspect(conn transport.Conn, endpoint string) (*Inspector, error) {
 	return &Inspector{endpoint, db, defaultKeep}, nil
 }
 
-// Inspector returns an inspector of the schedules and jobs of ep, which the scheduler belongs to. It fails while ep is not
-// running, also before Run: see [endpoint.Endpoint.WaitReady].
+// Inspector returns an inspector of the schedules and jobs of ep, which the scheduler belongs to.
+// It fails while ep is not running, also before Run: see [endpoint.Endpoint.WaitReady].
 func (s *Scheduler) Inspector(ep *endpoint.Endpoint) (*Inspector, error) {
 	db, err := ep.Database()
 	if err != nil {
@@ -57,7 +57,8 @@ type Snapshot struct {
 	Schedules []Info    `json:"schedules"`
 	// Jobs are jobs that have not ended, by id: the first MaxJobs of them.
 	Jobs []Job `json:"jobs"`
-	// Active is the number of jobs that have not ended. Where it is larger than MaxJobs it may be an estimate.
+	// Active is the number of jobs that have not ended. Where it is larger than MaxJobs it may be
+	// an estimate.
 	Active int64 `json:"active"`
 }
 
@@ -69,17 +70,19 @@ type Info struct {
 	Name  string `json:"name"`
 	Times string `json:"times"` // for people
 	State State  `json:"state"`
-	// Next is the time of the next occurrence; zero while a run of a schedule with After has not ended.
+	// Next is the time of the next occurrence; zero while a run of a schedule with After has not
+	// ended.
 	Next time.Time `json:"next,omitzero"`
 	// Current is the job that has not ended, if any, and Last the last outcome.
 	Current string  `json:"current,omitempty"`
 	Last    Outcome `json:"last,omitzero"`
-	// Missed, Skipped and Paused are the numbers of occurrences that were not run: they were missed, overlapped, or were due
-	// while the schedule was paused.
+	// Missed, Skipped and Paused are the numbers of occurrences that were not run: they were
+	// missed, overlapped, or were due while the schedule was paused.
 	Missed  int `json:"missed"`
 	Skipped int `json:"skipped"`
 	Paused  int `json:"paused"`
-	// Warning says that occurrences were skipped behind one job for three intervals or more; "" is none.
+	// Warning says that occurrences were skipped behind one job for three intervals or more; "" is
+	// none.
 	Warning string `json:"warning,omitempty"`
 }
 
@@ -119,8 +122,8 @@ func (p plan) info(name string) Info {
 	return info
 }
 
-// Jobs returns a page of jobs that have not ended, or that have, in the order of their ids: at most limit of those behind
-// after, where "" begins.
+// Jobs returns a page of jobs that have not ended, or that have, in the order of their ids: at most
+// limit of those behind after, where "" begins.
 func (i *Inspector) Jobs(ctx context.Context, ended bool, after string, limit int) ([]Job, error) {
 	if ended {
 		return i.jobs(ctx, kindEnded, after, limit)
@@ -145,7 +148,8 @@ func (i *Inspector) jobs(ctx context.Context, kind, after string, limit int) ([]
 	return jobs, nil
 }
 
-// Job returns the job with an id. It reports false for one that is unknown, or ended longer ago than [Config].Keep.
+// Job returns the job with an id. It reports false for one that is unknown, or ended longer ago
+// than [Config].Keep.
 func (i *Inspector) Job(ctx context.Context, id string) (job Job, known bool, err error) {
 	for _, kind := range []string{kindActive, kindEnded, kindActive} { // it may end, or run again, between two of these
 		r, err := i.db.Record(ctx, saga.ID(i.endpoint, kind, id))
@@ -163,10 +167,11 @@ func (i *Inspector) Job(ctx context.Context, id string) (job Job, known bool, er
 	return Job{}, false, nil
 }
 
-// Cancel cancels a job. One that is queued or waits for a retry is Cancelled at once. The context of a handler that runs
-// ends within 5 seconds: if the handler then returns an error, the job is Cancelled, otherwise it has succeeded. A Running job
-// whose process has given no sign for 10 minutes is Cancelled at once: its process or its message is gone. Cancel reports
-// false for a job that is unknown or has ended.
+// Cancel cancels a job. One that is queued or waits for a retry is Cancelled at once. The context
+// of a handler that runs ends within 5 seconds: if the handler then returns an error, the job is
+// Cancelled, otherwise it has succeeded. A Running job whose process has given no sign for 10
+// minutes is Cancelled at once: its process or its message is gone. Cancel reports false for a job
+// that is unknown or has ended.
 func (i *Inspector) Cancel(ctx context.Context, id string) (cancelled bool, err error) {
 	err = i.db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {
 		jobs := jobStore{store, i.endpoint, i.keep}
@@ -235,7 +240,8 @@ func (i *Inspector) SetState(ctx context.Context, schedule string, state State) 
 
 var planMembers = jsonmembers.Of(reflect.TypeFor[plan]())
 
-// Run starts an occurrence of a schedule now. The plan stays as it is. It fails with [ErrUnknownSchedule].
+// Run starts an occurrence of a schedule now. The plan stays as it is. It fails with
+// [ErrUnknownSchedule].
 func (i *Inspector) Run(ctx context.Context, schedule string) error {
 	err := i.db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {
 		if _, err := i.plan(ctx, store, schedule); err != nil {
@@ -256,8 +262,8 @@ func (i *Inspector) plan(ctx context.Context, store transport.StateStore, schedu
 	return r, err
 }
 
-// message returns the operation that stores a message to the endpoint's own queue in its outbox, from which an instance
-// sends it.
+// message returns the operation that stores a message to the endpoint's own queue in its outbox,
+// from which an instance sends it.
 func (i *Inspector) message(name string, m any) (transport.Operation, error) {
 	now := i.db.Now()
 	body, err := json.Marshal(m)

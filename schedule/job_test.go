@@ -324,7 +324,8 @@ func TestASchedulerHasOneEndpoint(t *testing.T) {
 	}
 }
 
-// A policy with a Timeout alone limits the attempt. The retries of the job are those of the endpoint.
+// A policy with a Timeout alone limits the attempt. The retries of the job are those of the
+// endpoint.
 func TestALimitLeavesTheRetriesOfAJob(t *testing.T) {
 	inEachMode(t, func(t *testing.T, s *shop) {
 		s.invoice = func(ctx context.Context) error {

@@ -13,8 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A job is a record of one of two kinds: it moves to the second when it ends, so that those that have not ended are found
-// without a look at the others. The state of one that has ended is in Meta: the database keeps no State of it.
+// A job is a record of one of two kinds: it moves to the second when it ends, so that those that
+// have not ended are found without a look at the others. The state of one that has ended is in
+// Meta: the database keeps no State of it.
 const (
 	kindActive = "holdfast.jobs"
 	kindEnded  = "holdfast.jobs.ended"
@@ -49,8 +50,8 @@ func (s jobStore) load(ctx context.Context, id string) (job Job, known bool, err
 	return Job{}, false, nil
 }
 
-// create stores a job that load has not found. It fails with [transport.ErrConflict] if another transaction has stored the job
-// since: EnqueueFrom and the first attempt do so at the same time.
+// create stores a job that load has not found. It fails with [transport.ErrConflict] if another
+// transaction has stored the job since: EnqueueFrom and the first attempt do so at the same time.
 func (s jobStore) create(ctx context.Context, job Job) error {
 	name := nameOf(s.endpoint, kindActive, job.ID)
 	r, err := s.Load(ctx, saga.ID(s.endpoint, kindActive, job.ID), &name)
@@ -66,7 +67,8 @@ func (s jobStore) create(ctx context.Context, job Job) error {
 	return fmt.Errorf("job %.100q: %w", job.ID, stateful.Failed(err))
 }
 
-// save stores a job in place of the state that load has returned in the same transaction, or a job with a new id.
+// save stores a job in place of the state that load has returned in the same transaction, or a job
+// with a new id.
 func (s jobStore) save(ctx context.Context, job Job) error {
 	now, before := kindActive, kindEnded
 	if job.Status.Ended() {

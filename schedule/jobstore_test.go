@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
-// EnqueueFrom and the first attempt of a job find no job with the id, and both store one. The later transaction does not undo
-// the work of the earlier, whichever comes first.
+// EnqueueFrom and the first attempt of a job find no job with the id, and both store one. The later
+// transaction does not undo the work of the earlier, whichever comes first.
 func TestRivalsStoreANewJobOnce(t *testing.T) {
 	for name, at := range map[string]func(t *testing.T) transport.Transport{
 		"memory": func(*testing.T) transport.Transport { return &inmemory.Transport{} },

@@ -10,23 +10,27 @@ import (
 	"github.com/holdfast-go/holdfast/internal/stateful"
 )
 
-// The message of an occurrence may be lost: its queue was emptied or made anew. Then the job of the occurrence does not end, and
-// its schedule runs no more. The search for such a job takes two probes, which are messages to the endpoint's own queue.
+// The message of an occurrence may be lost: its queue was emptied or made anew. Then the job of the
+// occurrence does not end, and its schedule runs no more. The search for such a job takes two
+// probes, which are messages to the endpoint's own queue.
 //
 //   - The first is sent when no attempt has begun, or no attempt has given a sign, for long enough. The queue delivers messages in
 //     the order in which they were sent, so the message of the job was delivered before the probe is.
 //   - Between the two a message returns to the queue whose receiver is gone.
 //
-// If nothing has happened to the job at the second probe, and the message waits nowhere else, the message is lost. The
-// schedule sends the message again, under its id: an endpoint with an inbox commits its effects once, if the first message is
-// found after all. An endpoint without an inbox gives the occurrence up.
+// If nothing has happened to the job at the second probe, and the message waits nowhere else, the
+// message is lost. The schedule sends the message again, under its id: an endpoint with an inbox
+// commits its effects once, if the first message is found after all. An endpoint without an inbox
+// gives the occurrence up.
 
 const (
-	// lostAfter is the time without an attempt, or without a sign of one, after which a job is searched for.
+	// lostAfter is the time without an attempt, or without a sign of one, after which a job is
+	// searched for.
 	lostAfter = 10 * time.Minute
 	// probeGrace is the least time between the two probes.
 	probeGrace = 5 * time.Minute
-	// probeAgain is the time after which a process sends a probe again that was not handled: a long queue should not get longer.
+	// probeAgain is the time after which a process sends a probe again that was not handled: a long
+	// queue should not get longer.
 	probeAgain = time.Hour
 	// sendAgain is the time between two messages for one job.
 	sendAgain = time.Hour
@@ -41,8 +45,9 @@ type probe struct {
 	Resent time.Time `json:",omitzero"` // when the message was sent again
 }
 
-// quietSince returns the time from which on an attempt at the job was to begin, or the time of the last sign of an attempt. It
-// returns the zero Time for an attempt of an older version, which gives no signs: nothing is known about such a job.
+// quietSince returns the time from which on an attempt at the job was to begin, or the time of the
+// last sign of an attempt. It returns the zero Time for an attempt of an older version, which gives
+// no signs: nothing is known about such a job.
 func (j *Job) quietSince() time.Time {
 	switch j.Status {
 	case Queued:
@@ -64,7 +69,8 @@ type sentProbe struct {
 	at  time.Time
 }
 
-// next returns the job for which a probe is to be sent now, or "". A process sends one probe at a time for a schedule.
+// next returns the job for which a probe is to be sent now, or "". A process sends one probe at a
+// time for a schedule.
 func (ps probes) next(of *Schedule, p *plan, now time.Time) (job string) {
 	if p.Current == "" || of.After == 0 && of.Overlap == AllowOverlap || now.Sub(p.Began) < lostAfter {
 		return ""
@@ -146,8 +152,8 @@ func (p step) giveUp(ctx context.Context, store jobStore, job Job) error {
 	return p.end(ctx, Outcome{job.ID, job.Due, Lost, p.now})
 }
 
-// isCalm reports whether no message of the endpoint waits in its outbox or its quarantine, as far as this process knows, and
-// the process receives.
+// isCalm reports whether no message of the endpoint waits in its outbox or its quarantine, as far
+// as this process knows, and the process receives.
 func isCalm(h endpoint.Health) bool {
 	if !h.Ready || h.Quarantined != 0 {
 		return false

@@ -16,8 +16,8 @@ import (
 // hourly is a schedule whose occurrence is lost.
 var hourly = schedule.Schedule{Name: "reports", Every: time.Hour, Message: buildReport{}}
 
-// loseRunning starts the endpoint, ends the process in the first run of a schedule, and empties the queue. The endpoint does
-// not run then.
+// loseRunning starts the endpoint, ends the process in the first run of a schedule, and empties the
+// queue. The endpoint does not run then.
 func (s *shop) loseRunning(of schedule.Schedule) (id string) {
 	s.t.Helper()
 	s.report = func(ctx context.Context) error {

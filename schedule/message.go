@@ -6,7 +6,8 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 )
 
-// The messages of a schedule to itself. Their names and fields are stored in databases and queues: they only grow.
+// The messages of a schedule to itself. Their names and fields are stored in databases and queues:
+// they only grow.
 
 // ensureSchedule begins the plan of a schedule, changes it, or sets its next time again.
 type ensureSchedule struct {
@@ -14,8 +15,8 @@ type ensureSchedule struct {
 	Spec     string
 	Since    time.Time // when the process with that spec began, by the clock of the database
 	Process  string    // the id of that process; "" from a process of an older version, whose Since is by its own clock
-	// Job makes the message a probe for a job, and Sent is the time at which the probe was sent, by the clock of the database: see
-	// step.search. An older version ignores both.
+	// Job makes the message a probe for a job, and Sent is the time at which the probe was sent, by
+	// the clock of the database: see step.search. An older version ignores both.
 	Job  string    `json:",omitempty"`
 	Sent time.Time `json:",omitzero"`
 }

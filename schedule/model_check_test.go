@@ -47,7 +47,8 @@ func (h ending) checkJobs() {
 	h.checkSum(plan, len(occurrences))
 }
 
-// isSearched reports whether a schedule searches for a job whose message is lost. It may search for a run that Inspector.Run began.
+// isSearched reports whether a schedule searches for a job whose message is lost. It may search for
+// a run that Inspector.Run began.
 func (h ending) isSearched(job *schedule.Job) bool {
 	if job.Schedule == "" || h.book.has(job.ID, markNow) {
 		return false

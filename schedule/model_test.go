@@ -22,8 +22,9 @@ import (
 // modelProcesses is the largest number of processes that run at a time.
 const modelProcesses = 2
 
-// A schedule and jobs run through random histories: deployments, restarts, crashes, steps of clocks, lost messages, and the calls
-// of people. A history that is repeated by its seed prints its log.
+// A schedule and jobs run through random histories: deployments, restarts, crashes, steps of
+// clocks, lost messages, and the calls of people. A history that is repeated by its seed prints its
+// log.
 func TestRandomHistories(t *testing.T) {
 	histories.Run(t, histories.Count{Short: 40, Test: 200, Soak: 10_000}, func(t *testing.T, rnd *rand.Rand) {
 		newHistory(t, rnd).run()

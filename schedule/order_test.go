@@ -56,7 +56,8 @@ func TestAnOlderOutcomeReplacesNoNewerOne(t *testing.T) {
 	})
 }
 
-// A run that Inspector.Run begins does not take the place of the current job, and its end frees no other.
+// A run that Inspector.Run begins does not take the place of the current job, and its end frees no
+// other.
 func TestARunNowLeavesTheCurrentJob(t *testing.T) {
 	inEachMode(t, func(t *testing.T, s *shop) {
 		s.report = s.longFirst(35 * time.Second)
@@ -328,7 +329,8 @@ func TestCatchUpWaitsForTheLastOccurrence(t *testing.T) {
 	})
 }
 
-// The clock of the process is a minute ahead when the first run of Inspector.Run begins. The second holds up an occurrence.
+// The clock of the process is a minute ahead when the first run of Inspector.Run begins. The second
+// holds up an occurrence.
 func TestASkippedOccurrenceReplacesNoNewerOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &machine{Transport: &inmemory.Transport{}}

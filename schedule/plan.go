@@ -19,7 +19,8 @@ import (
 type plan struct {
 	Spec  string    // see spec
 	Since time.Time // when the process began that set Spec, by the clock of the database
-	// Process is the id of the process whose spec the plan has. A process of an older version leaves Process as it is.
+	// Process is the id of the process whose spec the plan has. A process of an older version
+	// leaves Process as it is.
 	Process string `json:",omitempty"`
 
 	First time.Time // where the grid of Every begins
@@ -118,8 +119,8 @@ func (s *Scheduler) ensure(ctx context.Context, c *planContext, m ensureSchedule
 	return p.search(ctx, m)
 }
 
-// update begins a plan, or gives it a new spec. A process that began before the living one whose spec the plan has changes
-// nothing: otherwise two versions of a program would change it in turn.
+// update begins a plan, or gives it a new spec. A process that began before the living one whose
+// spec the plan has changes nothing: otherwise two versions of a program would change it in turn.
 func (s *Scheduler) update(ctx context.Context, c *planContext, m ensureSchedule) error {
 	if _, err := s.running(ctx); err != nil {
 		return err
@@ -176,8 +177,8 @@ func (p step) ensureAfter(ctx context.Context, changed bool) error {
 	return p.set(ctx, p.State.Next)
 }
 
-// afterRun returns the next time of a schedule with After. The time is later than the last one also if the clock was set back: the
-// id of an occurrence is derived from its time.
+// afterRun returns the next time of a schedule with After. The time is later than the last one also
+// if the clock was set back: the id of an occurrence is derived from its time.
 func (p step) afterRun() time.Time { return later(p.now, p.State.Due).Add(p.spec.After) }
 
 // due starts the occurrence that is due.
@@ -202,7 +203,8 @@ func (s *Scheduler) due(ctx context.Context, c *planContext, m scheduleDue) erro
 	return p.dueOnGrid(ctx)
 }
 
-// catchUpPause is the time between two looks at whether the run has ended that the next of CatchUp waits for.
+// catchUpPause is the time between two looks at whether the run has ended that the next of CatchUp
+// waits for.
 const catchUpPause = time.Second
 
 // dueOnGrid starts the occurrence of a Cron or an Every, or those that were missed.
@@ -262,7 +264,8 @@ func (p step) set(ctx context.Context, next time.Time) error {
 	return p.SetTimeout(ctx, timeoutNext, scheduleDue{p.Key()}, endpoint.After(max(0, next.Sub(p.now))))
 }
 
-// occur starts an occurrence, unless the schedule is paused or the last one has not ended. It reports whether it did.
+// occur starts an occurrence, unless the schedule is paused or the last one has not ended. It
+// reports whether it did.
 func (p step) occur(ctx context.Context, due time.Time) (started bool, err error) {
 	if p.State.State == Paused {
 		p.State.Paused++
@@ -379,8 +382,8 @@ const (
 	maxUnknown   = 24 * time.Hour
 )
 
-// unknown handles the time-out of a schedule that the process does not know: the program may have been deployed anew
-// without it, or this process is an old one. Another process may know it.
+// unknown handles the time-out of a schedule that the process does not know: the program may have
+// been deployed anew without it, or this process is an old one. Another process may know it.
 func (p step) unknown(ctx context.Context) error {
 	if p.State.Unknown.IsZero() {
 		p.State.Unknown = p.now

@@ -18,14 +18,16 @@ import (
 )
 
 const (
-	// silentAfter is the time without a sign of a process after which another process may decide on the plans of the first.
+	// silentAfter is the time without a sign of a process after which another process may decide on
+	// the plans of the first.
 	silentAfter = 15 * time.Minute
 	// keepProcess is the time for which the record of a process that crashed is kept.
 	keepProcess = time.Hour
 )
 
-// process is a process with schedules: the contents of the record that the process renews with each comparison. The record is
-// an ended one, so that the database removes the record of a process that crashed. All times are by the clock of the database.
+// process is a process with schedules: the contents of the record that the process renews with each
+// comparison. The record is an ended one, so that the database removes the record of a process that
+// crashed. All times are by the clock of the database.
 type process struct {
 	ID    string
 	Began time.Time // the time of the first comparison
@@ -48,7 +50,8 @@ func (p *process) has(schedule, spec string) bool {
 // lives reports whether the process has given a sign lately.
 func (p *process) lives(now time.Time) bool { return now.Sub(p.Seen) <= silentAfter }
 
-// compare returns a negative number if the process began before another one. The ids decide between equal times.
+// compare returns a negative number if the process began before another one. The ids decide between
+// equal times.
 func (p *process) compare(other *process) int {
 	if c := p.Began.Compare(other.Began); c != 0 {
 		return c
@@ -128,8 +131,9 @@ func livingIn(ctx context.Context, db stateful.Database) (living []process, err 
 	}
 }
 
-// livingHolder returns the process whose spec a plan has, read in the transaction of store. It returns nil if that process is
-// silent, and for a plan that a process of an older version has changed.
+// livingHolder returns the process whose spec a plan has, read in the transaction of store. It
+// returns nil if that process is silent, and for a plan that a process of an older version has
+// changed.
 func livingHolder(ctx context.Context, store jobStore, schedule string, of *plan, now time.Time) (*process, error) {
 	if of.Process == "" {
 		return nil, nil

@@ -9,7 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/schedule"
 )
 
-// wantFound checks that the lost occurrence with an id has run, or was given up by an endpoint without an inbox.
+// wantFound checks that the lost occurrence with an id has run, or was given up by an endpoint
+// without an inbox.
 func (s *shop) wantFound(id string) {
 	s.t.Helper()
 	job, want := s.job(id), schedule.Lost
@@ -192,7 +193,8 @@ func TestAnOccurrenceInALongQueueIsNotLost(t *testing.T) {
 	})
 }
 
-// A message may return when its lease is over: no probe counts before, and the second one waits as long.
+// A message may return when its lease is over: no probe counts before, and the second one waits as
+// long.
 func TestTheLeaseOfALostMessageIsAwaited(t *testing.T) {
 	inEachMode(t, func(t *testing.T, s *shop) {
 		s.broker.Lease = 20 * time.Minute

@@ -2,11 +2,13 @@ package schedule
 
 import "sync"
 
-// maxReturned is the number of runs that are remembered: far more than those that are repeated at a time.
+// maxReturned is the number of runs that are remembered: far more than those that are repeated at a
+// time.
 const maxReturned = 1000
 
-// returnedRuns remembers the last runs of this process whose handlers have returned. The endpoint repeats a run whose
-// transaction lost a conflict, which is neither a failed attempt nor one that ended with its process.
+// returnedRuns remembers the last runs of this process whose handlers have returned. The endpoint
+// repeats a run whose transaction lost a conflict, which is neither a failed attempt nor one that
+// ended with its process.
 type returnedRuns struct {
 	mu   sync.Mutex
 	runs map[string]bool

@@ -23,7 +23,8 @@ var ErrCancelled = errors.New("the job is cancelled")
 type Run struct {
 	// JobID is the id of the job, the same at every attempt. RunID is another at each.
 	JobID, RunID string
-	// Schedule is the schedule whose occurrence the job is, and Due its time; zero values for other jobs.
+	// Schedule is the schedule whose occurrence the job is, and Due its time; zero values for other
+	// jobs.
 	Schedule string
 	Due      time.Time
 	// Correlation is the text of the option [Correlation].
@@ -34,13 +35,15 @@ type Run struct {
 
 type runKey struct{}
 
-// RunOf returns the attempt that a handler with ctx makes. It reports false if the message is no job.
+// RunOf returns the attempt that a handler with ctx makes. It reports false if the message is no
+// job.
 func RunOf(ctx context.Context) (Run, bool) {
 	r, ok := ctx.Value(runKey{}).(Run)
 	return r, ok
 }
 
-// idOf returns the id of the job that a message is, and "" for one that is none: a job has the id of its message.
+// idOf returns the id of the job that a message is, and "" for one that is none: a job has the id
+// of its message.
 func idOf(r *pipeline.Receive) string {
 	id := r.Headers.Get(header.HoldfastJob)
 	if id == "" || id != r.Message.ID || len(id) > maxName {
@@ -77,7 +80,8 @@ func (s *Scheduler) runJobs(next pipeline.Func[*pipeline.Logical]) pipeline.Func
 	}
 }
 
-// begin stores that a job runs, in a transaction of its own. It reports false for a job that has ended.
+// begin stores that a job runs, in a transaction of its own. It reports false for a job that has
+// ended.
 func (s *Scheduler) begin(ctx context.Context, db stateful.Database, id string, l *pipeline.Logical) (job Job, run bool, err error) {
 	runID := uuid.New(time.Now())
 	err = db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {
@@ -244,8 +248,9 @@ func attemptsOf(f *recoverability.Failure) int {
 	return (allowed.Immediate + 1) * (allowed.Delayed + 1)
 }
 
-// again stores that a job waits for another attempt at the same message, in a transaction of its own: no other goes with
-// such a retry. Otherwise the attempt would look as if its process had ended.
+// again stores that a job waits for another attempt at the same message, in a transaction of its
+// own: no other goes with such a retry. Otherwise the attempt would look as if its process had
+// ended.
 func (s *Scheduler) again(ctx context.Context, db stateful.Database, job Job, after time.Duration) error {
 	job.Status, job.NextAttempt = WaitingRetry, db.Now().Add(after).UTC()
 	return db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {

@@ -15,33 +15,36 @@ import (
 	"github.com/holdfast-go/holdfast/internal/strictjson"
 )
 
-// Schedule is a message with the times at which it is sent. Exactly one of Cron, Every and After is set.
+// Schedule is a message with the times at which it is sent. Exactly one of Cron, Every and After is
+// set.
 type Schedule struct {
-	// Name is the key of the schedule in the database: unique in the endpoint, 1 to 200 bytes. A schedule with another name is
-	// another schedule.
+	// Name is the key of the schedule in the database: unique in the endpoint, 1 to 200 bytes. A
+	// schedule with another name is another schedule.
 	Name string
-	// Cron names the times, in five fields (minute, hour, day of month, month, day of week) or six with seconds in front.
-	// Times of the day that summer time skips are due when it begins; those that it repeats are due once. Minutes or hours
-	// that begin with * follow the elapsed time.
+	// Cron names the times, in five fields (minute, hour, day of month, month, day of week) or six
+	// with seconds in front. Times of the day that summer time skips are due when it begins; those
+	// that it repeats are due once. Minutes or hours that begin with * follow the elapsed time.
 	Cron string
 	// Zone is the time zone of Cron, such as Europe/Berlin. Default: UTC.
 	Zone string
-	// Every is an interval of at least a second. The times are multiples of it, counted from the first, which is one interval
-	// after the schedule was first seen.
+	// Every is an interval of at least a second. The times are multiples of it, counted from the
+	// first, which is one interval after the schedule was first seen.
 	Every time.Duration
-	// After is the time, at least a second, from the end of a run to the next one. The first is that time after the schedule
-	// was first seen.
+	// After is the time, at least a second, from the end of a run to the next one. The first is
+	// that time after the schedule was first seen.
 	After time.Duration
-	// Message is sent at each time: a value of a registered command, which must not be changed. JSON must store its type
-	// completely.
+	// Message is sent at each time: a value of a registered command, which must not be changed.
+	// JSON must store its type completely.
 	Message any
 	// Missed is what happens to occurrences that were missed. Default: RunOnce.
 	Missed Missed
-	// Overlap is what happens to an occurrence while the last one has not ended. Default: SkipOverlap.
+	// Overlap is what happens to an occurrence while the last one has not ended. Default:
+	// SkipOverlap.
 	Overlap Overlap
 }
 
-// Missed is the treatment of occurrences that were due while no instance ran, or were due together with a later one.
+// Missed is the treatment of occurrences that were due while no instance ran, or were due together
+// with a later one.
 type Missed int
 
 // The treatments of missed occurrences.
@@ -62,7 +65,8 @@ func (m Missed) String() string {
 	return [...]string{"RunOnce", "SkipMissed", "CatchUp"}[m]
 }
 
-// Overlap is the treatment of an occurrence that is due while an earlier one is queued, running or waiting for a retry.
+// Overlap is the treatment of an occurrence that is due while an earlier one is queued, running or
+// waiting for a retry.
 type Overlap int
 
 // The treatments of overlapping occurrences.
@@ -133,7 +137,8 @@ func (s *Schedule) validate() error {
 	return errors.Join(errs...)
 }
 
-// spec is the part of a schedule that is stored with its plan. Each instance can go on with the plan by it.
+// spec is the part of a schedule that is stored with its plan. Each instance can go on with the
+// plan by it.
 type spec struct {
 	Cron    string        `json:"cron,omitempty"`
 	Zone    string        `json:"zone,omitempty"`
@@ -196,7 +201,8 @@ func (s spec) times() (t times, err error) {
 	return t, nil
 }
 
-// next returns the first time after another; the zero Time if there is none. first is where the grid of Every begins.
+// next returns the first time after another; the zero Time if there is none. first is where the
+// grid of Every begins.
 func (t times) next(first, after time.Time) time.Time {
 	if t.spec.Every > 0 {
 		return cron.NextOnGrid(first, t.spec.Every, after).UTC()

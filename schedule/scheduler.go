@@ -26,8 +26,8 @@ type Config struct {
 
 const defaultKeep = 30 * 24 * time.Hour
 
-// Scheduler runs the schedules of an endpoint and keeps the states of its jobs. It belongs to one endpoint, and is safe
-// for concurrent use.
+// Scheduler runs the schedules of an endpoint and keeps the states of its jobs. It belongs to one
+// endpoint, and is safe for concurrent use.
 type Scheduler struct {
 	schedules map[string]*Schedule
 	order     []string // their names
@@ -38,15 +38,16 @@ type Scheduler struct {
 	applied   bool
 }
 
-// host is the running endpoint of a scheduler. Its name and its log are known when it runs: the configuration may change
-// between Apply and endpoint.New.
+// host is the running endpoint of a scheduler. Its name and its log are known when it runs: the
+// configuration may change between Apply and endpoint.New.
 type host struct {
 	*endpoint.Endpoint
 	name string
 	log  *slog.Logger
 }
 
-// New returns a scheduler. It fails with all mistakes in c, joined. Without schedules it keeps the states of jobs alone.
+// New returns a scheduler. It fails with all mistakes in c, joined. Without schedules it keeps the
+// states of jobs alone.
 func New(c Config) (*Scheduler, error) {
 	s := &Scheduler{schedules: map[string]*Schedule{}, keep: cmp.Or(c.Keep, defaultKeep), ready: make(chan struct{})}
 	var errs []error
@@ -69,9 +70,9 @@ func New(c Config) (*Scheduler, error) {
 
 var errTwice = errors.New("the scheduler belongs to another endpoint already: make one for each endpoint")
 
-// Apply adds to the configuration of an endpoint: its messages, its handlers, behaviors named "schedule" in the stages
-// Logical and Recover, and a function of Config.Background. It is called once, before [endpoint.New]. The behaviors of the
-// configuration so far are outside of its own.
+// Apply adds to the configuration of an endpoint: its messages, its handlers, behaviors named
+// "schedule" in the stages Logical and Recover, and a function of Config.Background. It is called
+// once, before [endpoint.New]. The behaviors of the configuration so far are outside of its own.
 func (s *Scheduler) Apply(cfg *endpoint.Config) {
 	handlers := s.saga().Handlers()
 	if s.applied {

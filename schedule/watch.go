@@ -17,13 +17,14 @@ const (
 	renewPause = time.Minute
 	// silentJobAfter is the time without a sign after which an attempt counts as gone.
 	silentJobAfter = 10 * time.Minute
-	// renewWithin bounds one sign, and renewGrace a sign that is being stored when the attempt ends: its outcome should be known
-	// before the transaction of the attempt stores the job.
+	// renewWithin bounds one sign, and renewGrace a sign that is being stored when the attempt
+	// ends: its outcome should be known before the transaction of the attempt stores the job.
 	renewWithin = 10 * time.Second
 	renewGrace  = time.Second
 )
 
-// attemptWatch looks for a cancellation of an attempt that runs for long, and stores signs of the attempt.
+// attemptWatch looks for a cancellation of an attempt that runs for long, and stores signs of the
+// attempt.
 type attemptWatch struct {
 	db     stateful.Database
 	keep   time.Duration
@@ -32,7 +33,8 @@ type attemptWatch struct {
 	cancel context.CancelCauseFunc // ends the context of the handlers
 }
 
-// start starts the watch. The result stops the watch. Handlers may run on after the end of ctx, and so do their signs.
+// start starts the watch. The result stops the watch. Handlers may run on after the end of ctx, and
+// so do their signs.
 func (w *attemptWatch) start(ctx context.Context) (stop func()) {
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
@@ -97,8 +99,8 @@ func (w *attemptWatch) renew(ctx context.Context) error {
 	})
 }
 
-// silent reports whether a job is Running and its attempt has given no sign for 10 minutes. An attempt of an older version gives
-// no signs, and is never silent.
+// silent reports whether a job is Running and its attempt has given no sign for 10 minutes. An
+// attempt of an older version gives no signs, and is never silent.
 func (j *Job) silent(now time.Time) bool {
 	return j.Status == Running && !j.Renewed.IsZero() && now.Sub(j.Renewed) >= silentJobAfter
 }

@@ -22,16 +22,17 @@ type Serializer interface {
 	Unmarshal(body []byte, v any) error
 }
 
-// NamedSerializer is a [Serializer] whose bodies name the message type. An endpoint calls MarshalNamed in place of Marshal.
+// NamedSerializer is a [Serializer] whose bodies name the message type. An endpoint calls
+// MarshalNamed in place of Marshal.
 type NamedSerializer interface {
 	Serializer
-	// MarshalNamed returns the body of a message. The first of names is its full type name, as in headers; the others
-	// are its base types, nearest first. It keeps neither names nor v.
+	// MarshalNamed returns the body of a message. The first of names is its full type name, as in
+	// headers; the others are its base types, nearest first. It keeps neither names nor v.
 	MarshalNamed(names []string, v any) ([]byte, error)
 }
 
-// JSON uses encoding/json, and is the default. A body that is not valid UTF-8 is an error, because encoding/json would change
-// its text; a byte order mark is allowed.
+// JSON uses encoding/json, and is the default. A body that is not valid UTF-8 is an error, because
+// encoding/json would change its text; a byte order mark is allowed.
 var JSON Serializer = jsonSerializer{}
 
 type jsonSerializer struct{}
@@ -55,8 +56,9 @@ func (jsonSerializer) Marshal(v any) ([]byte, error) {
 	return body, nil
 }
 
-// addressed returns v, or a pointer to a copy if values of its type are encoded by methods of their pointers: such as one with
-// a field of type big.Int. encoding/json calls these methods of addressed values alone.
+// addressed returns v, or a pointer to a copy if values of its type are encoded by methods of their
+// pointers: such as one with a field of type big.Int. encoding/json calls these methods of
+// addressed values alone.
 func addressed(v any) any {
 	t := reflect.TypeOf(v)
 	if t == nil || t.Kind() != reflect.Struct {

@@ -10,9 +10,10 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 )
 
-// TimeSpan is a duration with the text of .NET's TimeSpan, [-][d.]hh:mm:ss[.fffffff], in JSON and wherever a type's text
-// is asked for: "00:01:30.5000000" is 90.5 s. [time.Duration] is a number of nanoseconds in JSON, which .NET refuses.
-// Parts below 100 ns are cut off. The zero value is no time.
+// TimeSpan is a duration with the text of .NET's TimeSpan, [-][d.]hh:mm:ss[.fffffff], in JSON and
+// wherever a type's text is asked for: "00:01:30.5000000" is 90.5 s. [time.Duration] is a number of
+// nanoseconds in JSON, which .NET refuses. Parts below 100 ns are cut off. The zero value is no
+// time.
 type TimeSpan time.Duration
 
 // MarshalText returns the text of d.
@@ -20,7 +21,8 @@ func (d TimeSpan) MarshalText() ([]byte, error) {
 	return []byte(header.FormatDuration(time.Duration(d))), nil
 }
 
-// UnmarshalText sets d to the duration of a text. The error of one that is longer than time.Duration says so.
+// UnmarshalText sets d to the duration of a text. The error of one that is longer than
+// time.Duration says so.
 func (d *TimeSpan) UnmarshalText(text []byte) error {
 	rest, negative := strings.CutPrefix(string(text), "-")
 	dates, clock, hasDays := strings.Cut(rest, ".")

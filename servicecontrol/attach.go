@@ -13,13 +13,14 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Attach adds the reports that sc selects to the endpoint of cfg: a function to Config.Background, and for metrics
-// behaviors and a function to Config.Notify. The error lists all mistakes in sc, and cfg is unchanged then. Attach is
-// called for each endpoint when the rest of its cfg is complete, before endpoint.New. The reports begin when the endpoint
-// is ready and end after its last handler has returned; then they need at most 5 s to send the last metrics.
+// Attach adds the reports that sc selects to the endpoint of cfg: a function to Config.Background,
+// and for metrics behaviors and a function to Config.Notify. The error lists all mistakes in sc,
+// and cfg is unchanged then. Attach is called for each endpoint when the rest of its cfg is
+// complete, before endpoint.New. The reports begin when the endpoint is ready and end after its
+// last handler has returned; then they need at most 5 s to send the last metrics.
 //
-// Attach may be called again with another Config to report to another ServiceControl, also its metrics. The sagas have one
-// queue.
+// Attach may be called again with another Config to report to another ServiceControl, also its
+// metrics. The sagas have one queue.
 func Attach(cfg *endpoint.Config, sc Config) error {
 	sc = sc.withDefaults()
 	if err := sc.validate(cfg); err != nil {
@@ -46,8 +47,8 @@ func Attach(cfg *endpoint.Config, sc Config) error {
 	return nil
 }
 
-// shared has the connections for the reports of all endpoints of the process, which few suffice for. Those of the
-// endpoints themselves are not among them: neither delays the other.
+// shared has the connections for the reports of all endpoints of the process, which few suffice
+// for. Those of the endpoints themselves are not among them: neither delays the other.
 var shared transport.Shared
 
 // reporter sends the reports of one endpoint.
@@ -101,7 +102,8 @@ func (r *reporter) run(ctx context.Context, e *endpoint.Endpoint) {
 	}
 }
 
-// ownQueue returns a queue of the Config that is another form of the address of the endpoint's own queue.
+// ownQueue returns a queue of the Config that is another form of the address of the endpoint's own
+// queue.
 func (s *sender) ownQueue() (queue string, ok bool) {
 	for _, queue := range []string{s.HeartbeatQueue, s.CheckQueue, s.MetricsQueue} {
 		if queue != "" && addressOf(s.conn, queue) == s.address {

@@ -11,52 +11,59 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 )
 
-// Config selects the reports of an endpoint. Each part is off until its queue is named; the zero value sends nothing.
+// Config selects the reports of an endpoint. Each part is off until its queue is named; the zero
+// value sends nothing.
 type Config struct {
-	// HeartbeatQueue is the queue of the ServiceControl error instance, whose default name is "Particular.ServiceControl".
-	// Default: no heartbeats.
+	// HeartbeatQueue is the queue of the ServiceControl error instance, whose default name is
+	// "Particular.ServiceControl". Default: no heartbeats.
 	HeartbeatQueue string
-	// HeartbeatInterval is the time between heartbeats, at least 1 s. Default: 10 s. ServiceControl reports an instance as
-	// stopped when its last heartbeat is older than 40 s, unless that is configured there.
+	// HeartbeatInterval is the time between heartbeats, at least 1 s. Default: 10 s. ServiceControl
+	// reports an instance as stopped when its last heartbeat is older than 40 s, unless that is
+	// configured there.
 	HeartbeatInterval time.Duration
-	// CheckQueue is the queue for the results of Checks, which is that of the ServiceControl error instance. Default: the
-	// checks do not run.
+	// CheckQueue is the queue for the results of Checks, which is that of the ServiceControl error
+	// instance. Default: the checks do not run.
 	CheckQueue string
 	// Checks are functions that report whether something that the endpoint needs works.
 	Checks []Check
-	// MetricsQueue is the queue of the Monitoring instance, whose default name is "Particular.Monitoring". Default: no
-	// metrics. A send-only endpoint has none.
+	// MetricsQueue is the queue of the Monitoring instance, whose default name is
+	// "Particular.Monitoring". Default: no metrics. A send-only endpoint has none.
 	MetricsQueue string
-	// MetricsInterval is the time between reports of metrics, from 1 s to 30 s. Default: 10 s. ServicePulse shows an
-	// endpoint as disconnected after 40 s without a report.
+	// MetricsInterval is the time between reports of metrics, from 1 s to 30 s. Default: 10 s.
+	// ServicePulse shows an endpoint as disconnected after 40 s without a report.
 	MetricsInterval time.Duration
-	// SagaAuditQueue is the queue of the ServiceControl audit instance, which is that of [endpoint.Config].AuditQueue. It
-	// gets the state of each instance of a saga after each message, and audit copies name the sagas that handled a message,
-	// so that ServicePulse shows the history of an instance. The reports are sent with the messages of the handlers.
-	// Default: no reports.
+	// SagaAuditQueue is the queue of the ServiceControl audit instance, which is that of
+	// [endpoint.Config].AuditQueue. It gets the state of each instance of a saga after each
+	// message, and audit copies name the sagas that handled a message, so that ServicePulse shows
+	// the history of an instance. The reports are sent with the messages of the handlers. Default:
+	// no reports.
 	SagaAuditQueue string
 }
 
 // Check is a custom check: a function of the program whose result ServicePulse shows.
 type Check struct {
-	// ID names the check in ServicePulse. It is unique among the checks of the endpoint and does not change. Required.
+	// ID names the check in ServicePulse. It is unique among the checks of the endpoint and does
+	// not change. Required.
 	ID string
 	// Category groups checks in ServicePulse, such as "Storage". Required.
 	Category string
-	// Interval is the time from the end of a run to the next one, at least 1 s. 0: the check runs once, after the start.
+	// Interval is the time from the end of a run to the next one, at least 1 s. 0: the check runs
+	// once, after the start.
 	Interval time.Duration
-	// Timeout is the time limit of a run. Default: 30 s. Then its context ends, and the check is reported as failed. While
-	// a run ignores its context, the check is reported as failed and is not started again.
+	// Timeout is the time limit of a run. Default: 30 s. Then its context ends, and the check is
+	// reported as failed. While a run ignores its context, the check is reported as failed and is
+	// not started again.
 	Timeout time.Duration
-	// Run returns nil if all is well, otherwise an error whose text ServicePulse shows. A panic is a failure too. One
-	// endpoint calls Run in one goroutine at a time. Required.
+	// Run returns nil if all is well, otherwise an error whose text ServicePulse shows. A panic is
+	// a failure too. One endpoint calls Run in one goroutine at a time. Required.
 	Run func(ctx context.Context) error
 }
 
 const (
 	defaultInterval = 10 * time.Second
 	minInterval     = time.Second
-	// maxMetricsInterval is below the 40 s after which Monitoring takes an endpoint for disconnected.
+	// maxMetricsInterval is below the 40 s after which Monitoring takes an endpoint for
+	// disconnected.
 	maxMetricsInterval  = 30 * time.Second
 	defaultCheckTimeout = 30 * time.Second
 )

@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// An endpoint with all reports. In production the queues are those of ServiceControl and Monitoring on the same broker.
+// An endpoint with all reports. In production the queues are those of ServiceControl and Monitoring
+// on the same broker.
 func ExampleAttach() {
 	broker := &inmemory.Transport{}
 	broker.CreateQueues("Particular.ServiceControl", "Particular.Monitoring")

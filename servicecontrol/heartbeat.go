@@ -30,8 +30,8 @@ type heartbeat struct {
 	Host         string
 }
 
-// registerAgain is the pause before the second and last attempt to register. The first heartbeat that arrives makes the
-// instance known too.
+// registerAgain is the pause before the second and last attempt to register. The first heartbeat
+// that arrives makes the instance known too.
 const registerAgain = time.Minute
 
 func (s *sender) register(ctx context.Context, startedAt time.Time) {

@@ -318,7 +318,8 @@ func TestEndpointsOfOneHostHaveOwnHeartbeats(t *testing.T) {
 	})
 }
 
-// The id of reports is that of the headers of failed messages: otherwise ServicePulse lists the instance twice.
+// The id of reports is that of the headers of failed messages: otherwise ServicePulse lists the
+// instance twice.
 func TestHeartbeatsAndFailedMessagesNameOneHost(t *testing.T) {
 	inLandscape(t, func(t *testing.T, l *landscape) {
 		l.serve(primary, "error")

@@ -37,8 +37,8 @@ func (m *metrics) waiting() (n int) {
 // behavior begins the names of this package's behaviors, which end with the queue of the metrics.
 const behavior = "servicecontrol to "
 
-// observe adds the behaviors that measure for a queue to the endpoint of cfg, outside of all others. An endpoint with two
-// behaviors of one queue is refused.
+// observe adds the behaviors that measure for a queue to the endpoint of cfg, outside of all
+// others. An endpoint with two behaviors of one queue is refused.
 func (m *metrics) observe(cfg *endpoint.Config, queue string) {
 	outermost(&cfg.Pipeline.Receive, behavior+queue, m.received)
 	outermost(&cfg.Pipeline.Dispatch, behavior+queue, m.dispatched)
@@ -64,7 +64,8 @@ func (m *metrics) received(next pipeline.Func[*pipeline.Receive]) pipeline.Func[
 	}
 }
 
-// dispatched measures a message that was processed: its own messages are sent, and it is removed from its queue.
+// dispatched measures a message that was processed: its own messages are sent, and it is removed
+// from its queue.
 func (m *metrics) dispatched(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispatch] {
 	return func(ctx context.Context, d *pipeline.Dispatch) error {
 		err := next(ctx, d)

@@ -15,13 +15,15 @@ const (
 	metadataType = "NServiceBus.Metrics.EndpointMetadataReport"
 	// metricType is the header that names the metric of a message with values.
 	metricType = "NServiceBus.Metric.Type"
-	// metricsLifetime is the TTL of metrics: ServicePulse shows at most the last hour, and most people the last minutes.
+	// metricsLifetime is the TTL of metrics: ServicePulse shows at most the last hour, and most
+	// people the last minutes.
 	metricsLifetime = 10 * time.Minute
 	// flushTimeout bounds the sending of the last values after the endpoint has stopped.
 	flushTimeout = 5 * time.Second
 )
 
-// metadata makes an endpoint known to Monitoring and names the queue whose length Monitoring asks the broker for.
+// metadata makes an endpoint known to Monitoring and names the queue whose length Monitoring asks
+// the broker for.
 type metadata struct {
 	PluginVersion int
 	LocalAddress  string
@@ -84,7 +86,8 @@ func (m *metricsReport) run(ctx context.Context) {
 	}
 }
 
-// report sends the values, after the metadata where Monitoring needs that, and reports whether all were sent.
+// report sends the values, after the metadata where Monitoring needs that, and reports whether all
+// were sent.
 func (m *metricsReport) report(ctx context.Context) bool {
 	if m.length == nil {
 		body := metadata{PluginVersion: pluginVersion, LocalAddress: m.address}
@@ -106,7 +109,8 @@ func (m *metricsReport) origin() header.Map {
 	)
 }
 
-// flush sends the values that wait, and reports whether all were sent. Otherwise they wait for the next flush.
+// flush sends the values that wait, and reports whether all were sent. Otherwise they wait for the
+// next flush.
 func (m *metricsReport) flush(ctx context.Context) bool {
 	for _, s := range m.metrics.all() {
 		if err := m.flushSeries(ctx, s); err != nil {

@@ -33,7 +33,8 @@ type as struct {
 
 func (a as) System() string { return a.system }
 
-// values returns the reported values of a metric: "time value tag", as an independent reader of the format sees them.
+// values returns the reported values of a metric: "time value tag", as an independent reader of the
+// format sees them.
 func (l *landscape) values(metric string) (all []string) {
 	l.t.Helper()
 	for _, r := range l.reports("") {
@@ -118,7 +119,8 @@ func TestMetadataNamesTheEndpointToMonitoring(t *testing.T) {
 	}
 }
 
-// What Monitoring reads from a database counts delayed messages: there the endpoint reports the length itself.
+// What Monitoring reads from a database counts delayed messages: there the endpoint reports the
+// length itself.
 func TestOnADatabaseTheQueueLengthIsReported(t *testing.T) {
 	for _, system := range []string{"postgresql", "microsoft.sql_server", "sqlite", "novelty"} {
 		inLandscape(t, func(t *testing.T, l *landscape) {

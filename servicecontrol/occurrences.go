@@ -7,7 +7,8 @@ import (
 	"unique"
 )
 
-// The format of metric values is Particular's "TaggedLongValueWriterOccurrence", version 1, little endian:
+// The format of metric values is Particular's "TaggedLongValueWriterOccurrence", version 1, little
+// endian:
 //
 //	int64 version, int64 base: the ticks of the earliest value
 //	int32 number of tags, each: int32 key, int32 length in bytes, UTF-8
@@ -15,7 +16,8 @@ import (
 const (
 	occurrences       = "TaggedLongValueWriterOccurrence"
 	occurrenceVersion = 1
-	// maxSpan is the longest time between the first and the last value of a message in ticks: about 214 s.
+	// maxSpan is the longest time between the first and the last value of a message in ticks: about
+	// 214 s.
 	maxSpan = math.MaxInt32
 	// maxTags bounds the tags of a message in bytes, so that every broker accepts the message.
 	maxTags = 64 << 10
@@ -28,7 +30,8 @@ const (
 	maxTicks       = 3_155_378_975_999_999_999 // of the end of the year 9999, the last that .NET knows
 )
 
-// ticks returns t in ticks of .NET. A time that .NET does not know is the nearest one that it knows.
+// ticks returns t in ticks of .NET. A time that .NET does not know is the nearest one that it
+// knows.
 func ticks(t time.Time) int64 {
 	seconds := t.Unix()
 	switch {

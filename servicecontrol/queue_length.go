@@ -14,9 +14,10 @@ const (
 	lengthTimeout = 5 * time.Second
 )
 
-// inspector returns the connection as an inspector of queues if this endpoint reports the length of its queue itself;
-// otherwise nil: then Monitoring asks the broker. What Monitoring asks a database counts delayed messages too, and in
-// PostgreSQL it is the difference of the newest and oldest number of a row, so one delayed message makes it huge.
+// inspector returns the connection as an inspector of queues if this endpoint reports the length of
+// its queue itself; otherwise nil: then Monitoring asks the broker. What Monitoring asks a database
+// counts delayed messages too, and in PostgreSQL it is the difference of the newest and oldest
+// number of a row, so one delayed message makes it huge.
 func (s *sender) inspector() transport.Inspector {
 	if d, ok := s.transport.(transport.Describer); ok {
 		switch d.System() {
@@ -35,8 +36,8 @@ func (m *metricsReport) measureLengths(ctx context.Context) {
 	}
 }
 
-// measureLength adds the number of messages that wait to be received. Delayed messages and those that are being
-// processed do not wait.
+// measureLength adds the number of messages that wait to be received. Delayed messages and those
+// that are being processed do not wait.
 func (m *metricsReport) measureLength(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, lengthTimeout)
 	defer cancel()

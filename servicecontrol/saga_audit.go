@@ -18,7 +18,8 @@ import (
 // sagaAudit is the name of the behavior in the Dispatch stage.
 const sagaAudit = "servicecontrol saga audit"
 
-// sagaUpdatedMessage is the type of a report. With an assembly ServiceControl would take it for an audited message.
+// sagaUpdatedMessage is the type of a report. With an assembly ServiceControl would take it for an
+// audited message.
 const sagaUpdatedMessage = "ServiceControl.EndpointPlugin.Messages.SagaState.SagaUpdatedMessage"
 
 // sagaUpdated is the state of an instance after a message.
@@ -57,7 +58,8 @@ type sagaResult struct {
 	Intent             string
 }
 
-// auditSagas adds a report for each call of a saga to the messages of its handlers, and headers to the audit copy.
+// auditSagas adds a report for each call of a saga to the messages of its handlers, and headers to
+// the audit copy.
 func (r *reporter) auditSagas(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispatch] {
 	return func(ctx context.Context, d *pipeline.Dispatch) error {
 		if d.Incoming == nil {
@@ -147,7 +149,8 @@ func timeSpan(d time.Duration) string {
 	return text
 }
 
-// sagaChanges returns the changes of each instance, once: Completed counts more than New, and New more than Updated.
+// sagaChanges returns the changes of each instance, once: Completed counts more than New, and New
+// more than Updated.
 func sagaChanges(calls []saga.Invocation) string {
 	var ids []string
 	changes := map[string]string{}

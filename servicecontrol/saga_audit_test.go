@@ -26,7 +26,8 @@ type (
 	shipIt struct{ N int }
 )
 
-// audited runs an endpoint with two sagas and returns the messages of the audit queue, after commands were handled.
+// audited runs an endpoint with two sagas and returns the messages of the audit queue, after
+// commands were handled.
 func audited(t *testing.T, failing bool, commands ...any) []*transport.Message {
 	t.Helper()
 	broker := &inmemory.Transport{}

@@ -67,7 +67,8 @@ func (t instant) MarshalText() ([]byte, error) {
 	return time.Time(t).UTC().AppendFormat(nil, "2006-01-02T15:04:05.0000000Z"), nil
 }
 
-// lifetime is the TTL of a report that is repeated after interval: one that four others have followed is worthless.
+// lifetime is the TTL of a report that is repeated after interval: one that four others have
+// followed is worthless.
 func lifetime(interval time.Duration) time.Duration {
 	if interval > math.MaxInt64/4 {
 		return 0 // none

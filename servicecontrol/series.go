@@ -16,9 +16,11 @@ type value struct {
 }
 
 const (
-	// maxBatch is the number of values after which a message is sent before its time, and the most that one has.
+	// maxBatch is the number of values after which a message is sent before its time, and the most
+	// that one has.
 	maxBatch = 2048
-	// maxWaiting bounds the values of a series that wait while the queue cannot be reached: about 800 kB.
+	// maxWaiting bounds the values of a series that wait while the queue cannot be reached: about
+	// 800 kB.
 	maxWaiting = 16 * maxBatch
 	// maxTag is the longest tag in bytes. Types have shorter names, but a header may have any text.
 	maxTag = 512

@@ -5,16 +5,16 @@ import (
 	"errors"
 )
 
-// HandlerTx is the transaction of a delivery as a handler sees it. It has no methods: a function of the
-// driver, such as sqlite.OnCommit, uses it through [TxOf]. The zero value is no transaction.
+// HandlerTx is the transaction of a delivery as a handler sees it. It has no methods: a function of
+// the driver, such as sqlite.OnCommit, uses it through [TxOf]. The zero value is no transaction.
 type HandlerTx struct{ tx Tx }
 
 // NewHandlerTx returns tx for a handler.
 func NewHandlerTx(tx Tx) HandlerTx { return HandlerTx{tx} }
 
-// TxOf returns the driver's transaction behind h as a T, and whether it is one. T is the driver's type or an
-// interface of methods that its transactions have. Complete and Rollback are not for handlers: where T asks for
-// nothing but these, as [Tx] does, they return an error.
+// TxOf returns the driver's transaction behind h as a T, and whether it is one. T is the driver's
+// type or an interface of methods that its transactions have. Complete and Rollback are not for
+// handlers: where T asks for nothing but these, as [Tx] does, they return an error.
 func TxOf[T any](h HandlerTx) (T, bool) {
 	if refusing, ok := any(refusingTx{}).(T); ok {
 		return refusing, h.tx != nil

@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// Shared holds values that the connections of several endpoints share, such as a pool of network connections. The
-// endpoints of one call of RunAll have one Shared, in [Env]. The zero value is empty and ready for use. Its methods are
-// safe for concurrent use, and so is [Share].
+// Shared holds values that the connections of several endpoints share, such as a pool of network
+// connections. The endpoints of one call of RunAll have one Shared, in [Env]. The zero value is
+// empty and ready for use. Its methods are safe for concurrent use, and so is [Share].
 type Shared struct {
 	mu      sync.Mutex
 	entries map[any]*shared
@@ -20,10 +20,10 @@ type shared struct {
 	users int
 }
 
-// Share returns the value of key in s. The first caller opens the value, others wait for it, and the value is closed
-// when each of them has called release once. key is comparable, and of a type of the driver's own, so that drivers do
-// not collide. If open fails, Share returns its error, and the next caller opens anew. If s is nil the value is the
-// caller's alone.
+// Share returns the value of key in s. The first caller opens the value, others wait for it, and
+// the value is closed when each of them has called release once. key is comparable, and of a type
+// of the driver's own, so that drivers do not collide. If open fails, Share returns its error, and
+// the next caller opens anew. If s is nil the value is the caller's alone.
 func Share[T io.Closer](s *Shared, key any, open func() (T, error)) (value T, release func() error, err error) {
 	if s == nil {
 		value, err = open()

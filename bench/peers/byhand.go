@@ -15,7 +15,8 @@ const (
 	insertOutbox  = `INSERT INTO outbox (id, queue, headers, body) VALUES ($1, $2, $3, $4)`
 )
 
-// bookkeeping queues the statements that make a handler's transaction safe: the id of the message, and what it sends.
+// bookkeeping queues the statements that make a handler's transaction safe: the id of the message,
+// and what it sends.
 func bookkeeping(b *pgx.Batch, id string, out message) {
 	b.Queue(insertHandled, id)
 	b.Queue(insertOutbox, out.id, queueOut, out.headers, out.body)
@@ -43,7 +44,8 @@ func commitByHand(ctx context.Context, d *database, id string, o order, out mess
 	}))
 }
 
-// commitPipelined sends begin with the handler's statement, and commit with the bookkeeping: two requests.
+// commitPipelined sends begin with the handler's statement, and commit with the bookkeeping: two
+// requests.
 func commitPipelined(ctx context.Context, d *database, id string, o order, out message) error {
 	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
@@ -67,8 +69,9 @@ func commitPipelined(ctx context.Context, d *database, id string, o order, out m
 
 type commit func(ctx context.Context, d *database, id string, o order, out message) error
 
-// byHand handles messages with an outbox by hand: the message is sent after the commit, and its row is deleted when the
-// broker has accepted it. Rows that a crash leaves are another program's part, which takes no time here.
+// byHand handles messages with an outbox by hand: the message is sent after the commit, and its row
+// is deleted when the broker has accepted it. Rows that a crash leaves are another program's part,
+// which takes no time here.
 func byHand(commit commit) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		rows := make(chan string, 4*concurrency)
@@ -101,7 +104,8 @@ func byHand(commit commit) func(context.Context, *run) error {
 	}
 }
 
-// deleteSent deletes rows of the outbox until the channel is closed: all that have come during the last statement at once.
+// deleteSent deletes rows of the outbox until the channel is closed: all that have come during the
+// last statement at once.
 func deleteSent(ctx context.Context, d *database, rows <-chan string) error {
 	for id := range rows {
 		ids := []string{id}
@@ -122,7 +126,8 @@ func deleteSent(ctx context.Context, d *database, rows <-chan string) error {
 	return nil
 }
 
-// dualWrite commits and then sends. After a crash between the two the message comes again, and is charged twice.
+// dualWrite commits and then sends. After a crash between the two the message comes again, and is
+// charged twice.
 func dualWrite(ctx context.Context, r *run) error {
 	w := worker{
 		run: r,

@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// schema has all tables of a run. It is dropped and created when a run begins, and dropped when it ends.
+// schema has all tables of a run. It is dropped and created when a run begins, and dropped when it
+// ends.
 const schema = "holdfast_bench_peers"
 
 const tables = `

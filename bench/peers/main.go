@@ -1,11 +1,13 @@
-// Command peers runs programs that do the work of an outbox without Holdfast, so that an endpoint can be compared with
-// them: by hand on the client libraries of RabbitMQ and PostgreSQL, and on other libraries.
+// Command peers runs programs that do the work of an outbox without Holdfast, so that an endpoint
+// can be compared with them: by hand on the client libraries of RabbitMQ and PostgreSQL, and on
+// other libraries.
 //
 // Usage:
 //
 //	peers [-messages n] [-rounds n] [-out file] scenario...
 //
-// AMQP_URL and PG_URL name the servers. Each run is one JSON line. A run whose results are not complete fails.
+// AMQP_URL and PG_URL name the servers. Each run is one JSON line. A run whose results are not
+// complete fails.
 package main
 
 import (

@@ -15,8 +15,8 @@ const accounts = 1000
 // bodySize is the size of a body in bytes.
 const bodySize = 200
 
-// watermillID is the header that Watermill reads the id of a message from. All messages have it, so that all have the
-// same number of headers.
+// watermillID is the header that Watermill reads the id of a message from. All messages have it, so
+// that all have the same number of headers.
 const watermillID = "_watermill_message_uuid"
 
 // order is the body of every message.

@@ -24,7 +24,8 @@ type next order
 func (next) Kind() string                 { return "next" }
 func (next) InsertOpts() river.InsertOpts { return river.InsertOpts{Queue: "next"} }
 
-// jobs works received jobs: the business write, the insert of the next job and the completion are one transaction.
+// jobs works received jobs: the business write, the insert of the next job and the completion are
+// one transaction.
 type jobs struct {
 	river.WorkerDefaults[received]
 	*run
@@ -47,7 +48,8 @@ func (j *jobs) Work(ctx context.Context, job *river.Job[received]) error {
 	return err
 }
 
-// runRiver works jobs of River, which has no broker: jobs are rows, and so are the messages that they send.
+// runRiver works jobs of River, which has no broker: jobs are rows, and so are the messages that
+// they send.
 func runRiver(ctx context.Context, r *run) error {
 	driver, log := riverpgxv5.New(r.pool), slog.New(slog.DiscardHandler)
 	migrations, err := rivermigrate.New(driver, &rivermigrate.Config{Logger: log})

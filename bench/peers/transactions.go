@@ -15,8 +15,8 @@ import (
 
 const insertOrder = `INSERT INTO orders (id, account, total) VALUES ($1, $2, $3)`
 
-// transactions runs transactions as a web request does: each inserts a business row, and with sends a row for a message.
-// Nothing is sent.
+// transactions runs transactions as a web request does: each inserts a business row, and with sends
+// a row for a message. Nothing is sent.
 func transactions(sends bool) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		var next atomic.Int64

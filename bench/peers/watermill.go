@@ -18,13 +18,15 @@ import (
 // outboxTopic is the forwarder's topic: the table "watermill_outbox".
 const outboxTopic = "outbox"
 
-// outboxTable is the fastest of Watermill's tables for a forwarder: rows are deleted when they are forwarded.
+// outboxTable is the fastest of Watermill's tables for a forwarder: rows are deleted when they are
+// forwarded.
 var outboxTable = wsql.PostgreSQLQueueSchema{
 	SubscribeBatchSize: 100, GeneratePayloadType: func(string) string { return "BYTEA" },
 }
 
-// runWatermill handles messages in a Watermill router. Each handler commits a transaction with its business write and,
-// by Watermill's SQL publisher, its message, which Watermill's forwarder sends to RabbitMQ.
+// runWatermill handles messages in a Watermill router. Each handler commits a transaction with its
+// business write and, by Watermill's SQL publisher, its message, which Watermill's forwarder sends
+// to RabbitMQ.
 func runWatermill(ctx context.Context, r *run) (err error) {
 	config := wamqp.NewDurableQueueConfig(r.amqp)
 	config.Queue.Arguments = quorum

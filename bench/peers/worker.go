@@ -9,12 +9,14 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A worker handles the messages of the first queue by hand, on a connection to receive and one to send.
+// A worker handles the messages of the first queue by hand, on a connection to receive and one to
+// send.
 type worker struct {
 	*run
 	receive, send *amqp.Connection
 	publishing    *amqp.Channel
-	// commit is the transaction of a message. It returns errHandled if the message was handled before.
+	// commit is the transaction of a message. It returns errHandled if the message was handled
+	// before.
 	commit func(ctx context.Context, id string, o order, out message) error
 	// sent is called when the broker has accepted a message of a commit.
 	sent func(ctx context.Context, out message) error

@@ -73,8 +73,9 @@ holdfast errors export --queue 'QUEUE` + deadLetterQueue + `'.
 	})
 }
 
-// deadLetter returns the entry of a message that the broker may have dead-lettered. Service Bus can forward dead letters to an
-// error queue. The headers say which class, error and queue a failure has. Without these headers the broker's properties do.
+// deadLetter returns the entry of a message that the broker may have dead-lettered. Service Bus can
+// forward dead letters to an error queue. The headers say which class, error and queue a failure
+// has. Without these headers the broker's properties do.
 func deadLetter(m *transport.Message) errorqueue.Entry {
 	e := errorqueue.EntryOf(m)
 	e.Class = cmp.Or(e.Class, m.Native[asb.PropertyDeadLetterReason])

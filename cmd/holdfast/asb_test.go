@@ -181,8 +181,8 @@ func TestServiceBusCommandsSayWhatIsWrong(t *testing.T) {
 	}
 }
 
-// A dead letter that Service Bus forwards to an error queue has its failure in the broker's properties only. What the headers say
-// comes first.
+// A dead letter that Service Bus forwards to an error queue has its failure in the broker's
+// properties only. What the headers say comes first.
 func TestAForwardedDeadLetterIsAFailure(t *testing.T) {
 	t.Parallel()
 	m := &transport.Message{ID: "one", Native: map[string]string{

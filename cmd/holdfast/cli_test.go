@@ -23,13 +23,15 @@ import (
 // environments are the variables of tests, by the names of a test and of a variable.
 var environments sync.Map
 
-// setenv sets a variable for the commands that a test and its subtests call. Tests beside the test do not see the variable.
+// setenv sets a variable for the commands that a test and its subtests call. Tests beside the test
+// do not see the variable.
 func setenv(t *testing.T, name, value string) {
 	t.Helper()
 	environments.Store([2]string{t.Name(), name}, value)
 }
 
-// getenv returns the function that reads the variables of a test: its own, or those of the test that it is part of.
+// getenv returns the function that reads the variables of a test: its own, or those of the test
+// that it is part of.
 func getenv(t *testing.T) func(name string) string {
 	return func(name string) string {
 		for of, more := t.Name(), true; more; {

@@ -10,8 +10,8 @@ import (
 // databaseVar names the environment variable with the URL of the outbox's database.
 const databaseVar = "HOLDFAST_OUTBOX"
 
-// The endpoint appends these to its name for the queue of its outbox, and for the inbox with the ids of handled
-// messages.
+// The endpoint appends these to its name for the queue of its outbox, and for the inbox with the
+// ids of handled messages.
 const (
 	outboxSuffix = ".outbox"
 	inboxSuffix  = ".handled"

@@ -62,7 +62,8 @@ func (a *app) endpointDeleteCommand() *cobra.Command {
 	return cmd
 }
 
-// deleteEndpoint shows the queues of an endpoint, its outbox and its inbox, and deletes them if the user has confirmed it.
+// deleteEndpoint shows the queues of an endpoint, its outbox and its inbox, and deletes them if the
+// user has confirmed it.
 func (a *app) deleteEndpoint(ctx context.Context, d *deletion, t target) error {
 	sites, busy := d.sites(t), []string(nil)
 	for i := range sites {
@@ -103,7 +104,8 @@ func (s site) own() (names []string) {
 	return append(names, s.plan.Inboxes...)
 }
 
-// showOwn prints what a site has of the endpoint, and returns the queues of which messages are being handled.
+// showOwn prints what a site has of the endpoint, and returns the queues of which messages are
+// being handled.
 func (a *app) showOwn(ctx context.Context, d *deletion, s site) (busy []string, err error) {
 	err = withTarget(ctx, a, s.target, d.name, "count messages", func(conn transport.Inspector) error {
 		for _, q := range s.plan.Queues {

@@ -9,7 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
-// Nothing is deleted before the user has seen what goes and has confirmed it, nor while messages are being handled.
+// Nothing is deleted before the user has seen what goes and has confirmed it, nor while messages
+// are being handled.
 func TestDeletingAnEndpointIsConfirmed(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "q.db")

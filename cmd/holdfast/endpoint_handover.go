@@ -56,7 +56,8 @@ func (a *app) endpointHandOverCommand() *cobra.Command {
 	return cmd
 }
 
-// handOverProgress returns the function that shows the progress on standard error every few seconds.
+// handOverProgress returns the function that shows the progress on standard error every few
+// seconds.
 func (a *app) handOverProgress() func(transport.HandOverProgress) {
 	const every = 2 * time.Second
 	next := time.Now().Add(every)

@@ -45,14 +45,15 @@ type part struct {
 	Name string `json:"name"`
 }
 
-// site is the broker of an endpoint or the database of its outbox, with the plan of what the endpoint needs there.
+// site is the broker of an endpoint or the database of its outbox, with the plan of what the
+// endpoint needs there.
 type site struct {
 	target
 	plan transport.Plan
 }
 
-// provision creates or verifies the parts of an endpoint at its broker, the first site, and at others, and prints one
-// report. An error says that parts are missing or differ.
+// provision creates or verifies the parts of an endpoint at its broker, the first site, and at
+// others, and prints one report. An error says that parts are missing or differ.
 func (a *app) provision(ctx context.Context, p *provisioning, endpoint, title string, sites ...site) error {
 	var before, after []transport.Finding
 	for i, s := range sites {
@@ -91,7 +92,8 @@ func (p *provisioning) provisionAt(
 	return before, after, err
 }
 
-// report returns the report of the findings before and after creating; without creating they are the same.
+// report returns the report of the findings before and after creating; without creating they are
+// the same.
 func (p *provisioning) report(before, after []transport.Finding) report {
 	r := report{DryRun: p.dryRun, Found: []transport.Finding{}}
 	for _, f := range before {

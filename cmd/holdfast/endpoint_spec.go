@@ -19,8 +19,8 @@ type endpointSpec struct {
 	inbox     bool    // ids of handled messages are recorded: in the outbox's database, or else in that of the queues
 }
 
-// databaseFlags adds the flags of the outbox and the inbox. They have no environment variable: an exported database must not
-// make a command delete or miss an outbox that was not asked for.
+// databaseFlags adds the flags of the outbox and the inbox. They have no environment variable: an
+// exported database must not make a command delete or miss an outbox that was not asked for.
 func (e *endpointSpec) databaseFlags(a *app, cmd *cobra.Command) {
 	cmd.Flags().StringVar(&a.database, "outbox", "", "the database of the endpoint's outbox, by its `URL`")
 	cmd.Flags().BoolVar(&e.inbox, "inbox", false, "the endpoint records handled messages (default true with --outbox)")
@@ -68,7 +68,8 @@ func (e *endpointSpec) plan() transport.Plan {
 	return plan
 }
 
-// sites returns the broker t and the database of the outbox, with what the installer of the endpoint creates there.
+// sites returns the broker t and the database of the outbox, with what the installer of the
+// endpoint creates there.
 func (e *endpointSpec) sites(t target) []site {
 	sites := []site{{t, e.plan()}}
 	if e.outbox != nil {
@@ -77,7 +78,8 @@ func (e *endpointSpec) sites(t target) []site {
 	return sites
 }
 
-// outboxPlan returns what the installer of the endpoint of that name creates in the database of its outbox.
+// outboxPlan returns what the installer of the endpoint of that name creates in the database of its
+// outbox.
 func outboxPlan(endpoint string, inbox bool) transport.Plan {
 	plan := queuePlan(endpoint + outboxSuffix)
 	plan.Queues[0].Timers = true
@@ -87,7 +89,8 @@ func outboxPlan(endpoint string, inbox bool) transport.Plan {
 	return plan
 }
 
-// check refuses names that no endpoint has. The most bytes of a name are those of the transport; 0 is no bound.
+// check refuses names that no endpoint has. The most bytes of a name are those of the transport; 0
+// is no bound.
 func (e *endpointSpec) check(most int) error {
 	switch {
 	case e.name == "":

@@ -110,8 +110,8 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 	return time.Time{}, usagef("%s %q: want 2006-01-02T15:04:05Z, 2006-01-02, or how long ago, such as 90m", flag, text)
 }
 
-// onErrors calls f with the queue of the flags. The arguments are ids, behind the queue of dead letters. The progress is
-// shown on standard error every few seconds.
+// onErrors calls f with the queue of the flags. The arguments are ids, behind the queue of dead
+// letters. The progress is shown on standard error every few seconds.
 func (a *app) onErrors(ctx context.Context, s *selecting, args []string, f func(*errorqueue.Queue) error) error {
 	if s.deadLetters {
 		if err := a.only("asb", "sb", "endpoint=sb"); err != nil {
@@ -148,7 +148,8 @@ func (a *app) secretless(text string) string {
 	return redact(redact(text, a.transportURL()), a.databaseURL())
 }
 
-// oneLine returns text for a terminal, without control characters and with at most so many characters.
+// oneLine returns text for a terminal, without control characters and with at most so many
+// characters.
 func oneLine(text string, most int) string {
 	text = strings.Join(strings.Fields(printable(text)), " ")
 	if runes := []rune(text); len(runes) > most {
@@ -157,7 +158,8 @@ func oneLine(text string, most int) string {
 	return text
 }
 
-// printable replaces the characters of a text that cannot be printed, except line ends and tabs, by spaces.
+// printable replaces the characters of a text that cannot be printed, except line ends and tabs, by
+// spaces.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsPrint(r) {

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
-// Failed messages of one queue have its address in different forms: of versions before addresses, of NServiceBus, and
-// without a schema.
+// Failed messages of one queue have its address in different forms: of versions before addresses,
+// of NServiceBus, and without a schema.
 func TestAllFormsOfAnAddressAreOneQueue(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

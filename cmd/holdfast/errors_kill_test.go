@@ -38,8 +38,9 @@ func TestRetryKilledAtRandomLosesNothing(t *testing.T) {
 	killRetries(t, 4, 80, "sqlite", "rabbitmq")
 }
 
-// killRetries kills the command so many times while it returns messages, and counts the messages that have arrived in
-// the end. Where taking and sending are one unit none is doubled either; else at most one by a kill.
+// killRetries kills the command so many times while it returns messages, and counts the messages
+// that have arrived in the end. Where taking and sending are one unit none is doubled either; else
+// at most one by a kill.
 func killRetries(t *testing.T, retryKills, messages int, brokers ...string) {
 	program := program(t)
 	urls := map[string]func(*testing.T) string{
@@ -80,7 +81,8 @@ func killRetries(t *testing.T, retryKills, messages int, brokers ...string) {
 	}
 }
 
-// busWithShortLocks is a namespace with an error queue whose messages wait a second when the command that had them was killed.
+// busWithShortLocks is a namespace with an error queue whose messages wait a second when the
+// command that had them was killed.
 func busWithShortLocks(t *testing.T) string {
 	n := brokertest.OwnServiceBus(t)
 	n.ShortLock(time.Second)

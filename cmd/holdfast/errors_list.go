@@ -62,8 +62,8 @@ func (a *app) listCommand(s *selecting, cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// list prints the selected messages as JSON lines, or as a table whose columns are aligned within a hundred rows. It
-// returns their number.
+// list prints the selected messages as JSON lines, or as a table whose columns are aligned within a
+// hundred rows. It returns their number.
 func (a *app) list(
 	ctx context.Context, s *selecting, args []string, asJSON bool, header string,
 	show func(*transport.Message, errorqueue.Entry) (record any, row []string),

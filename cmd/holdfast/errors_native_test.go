@@ -25,8 +25,9 @@ import (
 // foreignOrder is the type that messages of another producer name in their headers.
 const foreignOrder = "Shop.PlaceOrder"
 
-// failAndReturn installs the endpoint "sales" and has put send a message to its queue. The handler fails it; it is retried once
-// after a delay, moved to the error queue, and returned from there when the endpoint has stopped.
+// failAndReturn installs the endpoint "sales" and has put send a message to its queue. The handler
+// fails it; it is retried once after a delay, moved to the error queue, and returned from there
+// when the endpoint has stopped.
 func failAndReturn(t *testing.T, put func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())

@@ -70,7 +70,8 @@ func TestPackedMessagesInCommands(t *testing.T) {
 	}
 }
 
-// A message whose headers fill a frame of RabbitMQ, 131,072 bytes, is retried, moved to the error queue and returned.
+// A message whose headers fill a frame of RabbitMQ, 131,072 bytes, is retried, moved to the error
+// queue and returned.
 func TestFullHeadersAreReturnedOnRabbitMQ(t *testing.T) {
 	for _, size := range []int{121_000, 126_000, 130_500, 130_850} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
-// A message that failed in a .NET endpoint is listed, shown and returned to that endpoint's queue on RabbitMQ.
+// A message that failed in a .NET endpoint is listed, shown and returned to that endpoint's queue
+// on RabbitMQ.
 func TestAFailureOfNServiceBusIsReturnedOnRabbitMQ(t *testing.T) {
 	broker := brokertest.RabbitMQ(t)
 	setenv(t, transportVar, broker)
@@ -63,8 +64,8 @@ func TestAFailureOfNServiceBusIsReturnedOnRabbitMQ(t *testing.T) {
 	}
 }
 
-// recordedOnRabbitMQ returns the recording of a message that failed in a handler of .NET, without the headers of the
-// broker and of the client.
+// recordedOnRabbitMQ returns the recording of a message that failed in a handler of .NET, without
+// the headers of the broker and of the client.
 func recordedOnRabbitMQ(t *testing.T) (headers amqp.Table, body string) {
 	t.Helper()
 	text, err := os.ReadFile("../../testdata/nservicebus/rabbitmq.json")

@@ -77,8 +77,8 @@ func (t *taking) outputFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&t.asJSON, "json", false, "print JSON: one object at the end")
 }
 
-// takeErrors retries or discards, and prints the outcome, also after an error. It returns an error when a selected
-// message was not taken.
+// takeErrors retries or discards, and prints the outcome, also after an error. It returns an error
+// when a selected message was not taken.
 func (a *app) takeErrors(ctx context.Context, t *taking, args []string) error {
 	return a.onErrors(ctx, &t.selecting, args, func(q *errorqueue.Queue) error { return a.takeFrom(ctx, t, q) })
 }
@@ -108,7 +108,8 @@ func (a *app) takeFrom(ctx context.Context, t *taking, q *errorqueue.Queue) erro
 	return err
 }
 
-// report prints a message that was refused, and in a dry run one that would be taken. One that was taken is logged.
+// report prints a message that was refused, and in a dry run one that would be taken. One that was
+// taken is logged.
 func (a *app) report(t *taking, e errorqueue.Entry, err error) {
 	switch {
 	case err != nil:

@@ -61,8 +61,8 @@ func awsQueues(t *testing.T) (client *sqs.Client, prefix string) {
 	return sqs.NewFromConfig(loaded), u.Query().Get("queue_prefix")
 }
 
-// A message that failed in a .NET endpoint is listed, shown and returned to that endpoint's queue, in a form that
-// NServiceBus reads.
+// A message that failed in a .NET endpoint is listed, shown and returned to that endpoint's queue,
+// in a form that NServiceBus reads.
 func TestAFailureOfNServiceBusIsReturnedOnAmazonSQS(t *testing.T) {
 	t.Parallel()
 	returnOnSQS(t, "wrapped")
@@ -147,8 +147,8 @@ func checkListed(t *testing.T, failure enveloped) {
 	}
 }
 
-// checkReturned checks that a message is the failed one without the headers of the failure, and with the number of its
-// returns.
+// checkReturned checks that a message is the failed one without the headers of the failure, and
+// with the number of its returns.
 func checkReturned(t *testing.T, failure enveloped, text string) {
 	t.Helper()
 	var got enveloped

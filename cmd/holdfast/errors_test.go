@@ -192,7 +192,8 @@ func exportErrors(t *testing.T) {
 	holds(t, "error", "a", "b")
 }
 
-// Listing counts as a delivery on RabbitMQ before 4.3: more than its delivery limit must not cost a message.
+// Listing counts as a delivery on RabbitMQ before 4.3: more than its delivery limit must not cost a
+// message.
 func TestLookingOftenLosesNothing(t *testing.T) {
 	setenv(t, transportVar, brokertest.RabbitMQ(t))
 	fail(t, "a", "Shop.PlaceOrder", "sales", "timeout", "no")

@@ -145,7 +145,8 @@ type shownInbox struct {
 const (
 	// bytesPerID is the size of an id with its indexes in a large inbox.
 	bytesPerID = 125
-	// fewIDs is the size of an inbox up to which the bytes of each say nothing, because most of the table is overhead.
+	// fewIDs is the size of an inbox up to which the bytes of each say nothing, because most of the
+	// table is overhead.
 	fewIDs = 10_000
 )
 

@@ -60,7 +60,8 @@ func checkIDs(_ *cobra.Command, ids []string) error {
 	return nil
 }
 
-// unknownSchedule returns an error for a schedule that the endpoint does not have, with those that it has.
+// unknownSchedule returns an error for a schedule that the endpoint does not have, with those that
+// it has.
 func unknownSchedule(ctx context.Context, jobs *schedule.Inspector, o *ofEndpoint, name string) error {
 	snapshot, err := jobs.Snapshot(ctx)
 	if err != nil {

@@ -130,7 +130,8 @@ func printJobs(w io.Writer, jobs []schedule.Job) {
 	fmt.Fprintln(w)
 }
 
-// since returns when a job ended, when its last attempt began, or when it was sent: the last of these.
+// since returns when a job ended, when its last attempt began, or when it was sent: the last of
+// these.
 func since(j schedule.Job) time.Time {
 	switch {
 	case !j.Ended.IsZero():

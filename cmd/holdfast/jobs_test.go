@@ -166,7 +166,8 @@ func contains(t *testing.T, out string, texts ...string) {
 	}
 }
 
-// It takes five seconds: so long may pass until an instance finds that a job that it runs is cancelled.
+// It takes five seconds: so long may pass until an instance finds that a job that it runs is
+// cancelled.
 func TestJobsAreListedShownAndCancelled(t *testing.T) {
 	t.Parallel()
 	testJobs(t, withJobs(t, databases["sqlite"](t)))

@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
-// asCommand is set in the environment of the processes that the tests start: the test binary is the command in them.
-// So no second program is compiled and linked for the tests.
+// asCommand is set in the environment of the processes that the tests start: the test binary is the
+// command in them. So no second program is compiled and linked for the tests.
 const asCommand = "HOLDFAST_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
@@ -72,8 +72,9 @@ func TestDemoAddsUpAfterKills(t *testing.T) {
 	killDemo(t, 90, 300, 600)
 }
 
-// killDemo kills the demo again and again, each time within the milliseconds given, some of them within the import of
-// the orders. A fixed seed chooses the moments. Where a demo ends too early to prove anything, another one begins.
+// killDemo kills the demo again and again, each time within the milliseconds given, some of them
+// within the import of the orders. A fixed seed chooses the moments. Where a demo ends too early to
+// prove anything, another one begins.
 func killDemo(t *testing.T, milliseconds ...time.Duration) {
 	t.Helper()
 	program, dir := program(t), t.TempDir()

@@ -1,5 +1,5 @@
-// Command holdfast administers endpoints and queues on every transport of Holdfast, handles error queues, sends and
-// counts messages, and has a demo, a benchmark and a torture test.
+// Command holdfast administers endpoints and queues on every transport of Holdfast, handles error
+// queues, sends and counts messages, and has a demo, a benchmark and a torture test.
 package main
 
 import "os"

@@ -114,7 +114,8 @@ func rowOf(m *transport.Message) storedRow {
 	return r
 }
 
-// onOutbox calls f with the rows of the outbox that have these ids or numbers; all rows without any.
+// onOutbox calls f with the rows of the outbox that have these ids or numbers; all rows without
+// any.
 func (a *app) onOutbox(
 	ctx context.Context, o *ofEndpoint, ids []string, f func(conn transport.Conn, q *errorqueue.Queue) error,
 ) error {

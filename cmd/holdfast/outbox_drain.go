@@ -94,8 +94,8 @@ func (a *app) drain(ctx context.Context, d *draining) error {
 	return nil
 }
 
-// drainUntilEmpty runs the endpoint until its outbox has no more rows that can be read. The result is nil if the endpoint
-// could not run, or the outbox could not be inspected.
+// drainUntilEmpty runs the endpoint until its outbox has no more rows that can be read. The result
+// is nil if the endpoint could not run, or the outbox could not be inspected.
 func (a *app) drainUntilEmpty(ctx context.Context, e *endpoint.Endpoint, conn transport.Conn, queue string) (*drained, error) {
 	running, stop := context.WithCancel(ctx)
 	defer stop()

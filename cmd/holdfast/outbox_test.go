@@ -27,8 +27,8 @@ var databases = map[string]func(*testing.T) string{
 	"postgres": func(t *testing.T) string { return brokertest.Postgres(t) },
 }
 
-// withOutbox sets the environment to a broker with the queues shipping and error, and to a database with the outbox of
-// the endpoint billing.
+// withOutbox sets the environment to a broker with the queues shipping and error, and to a database
+// with the outbox of the endpoint billing.
 func withOutbox(t *testing.T, database string) {
 	t.Helper()
 	setenv(t, transportVar, "sqlite:"+filepath.Join(t.TempDir(), "broker.db"))

@@ -111,7 +111,8 @@ func TestWhatDiffersIsToldAndLeftAlone(t *testing.T) {
 	provision(t, exitOK, "rabbitmq", "delays", "create")
 }
 
-// The test has a node of its own, whose start takes many seconds, because users belong to the whole node.
+// The test has a node of its own, whose start takes many seconds, because users belong to the whole
+// node.
 func TestChaosMissingRightsAreTold(t *testing.T) {
 	brokertest.Fault(t)
 	node := brokertest.OwnRabbitMQ(t)

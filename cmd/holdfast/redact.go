@@ -19,10 +19,12 @@ var (
 	queryPassword = regexp.MustCompile(`(?i)((?:password|pwd|sharedaccesskey|sharedaccesssignature)=)[^&;\s"]*`)
 )
 
-// redact hides the password of the URL rawURL in a text, and whatever stands in the place of a password there.
+// redact hides the password of the URL rawURL in a text, and whatever stands in the place of a
+// password there.
 //
-// A password of letters alone, such as "postgres", may be a word of the text: it is hidden in its place only, as the
-// password of a URL or behind the word "password". Any other one is hidden wherever it occurs.
+// A password of letters alone, such as "postgres", may be a word of the text: it is hidden in its
+// place only, as the password of a URL or behind the word "password". Any other one is hidden
+// wherever it occurs.
 func redact(text, rawURL string) string {
 	if place, ok := hide(rawURL); ok {
 		text = strings.ReplaceAll(text, rawURL, place)

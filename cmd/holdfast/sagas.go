@@ -88,7 +88,8 @@ func (a *app) onInstance(
 	})
 }
 
-// instance returns the instance with a key, or else that with an id. An error says what is known of the saga.
+// instance returns the instance with a key, or else that with an id. An error says what is known of
+// the saga.
 func (s *sagaOf) instance(ctx context.Context, db transport.StateInspector, key string) (transport.Record, error) {
 	r, err := db.Record(ctx, saga.ID(s.endpoint, s.name, key))
 	if !errors.Is(err, transport.ErrNoRecord) {

@@ -29,8 +29,9 @@ type (
 
 const oddKey = "odd\tkey \u202e"
 
-// withSagas sets the environment to a database in which the saga orders of the endpoint billing has the active instances
-// 4711, 4712 and oddKey, each with a time-out that waits, and the ended instance 4713.
+// withSagas sets the environment to a database in which the saga orders of the endpoint billing has
+// the active instances 4711, 4712 and oddKey, each with a time-out that waits, and the ended
+// instance 4713.
 func withSagas(t *testing.T, database string) {
 	t.Helper()
 	setenv(t, databaseVar, database)

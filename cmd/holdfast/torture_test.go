@@ -42,8 +42,8 @@ func TestChaosTortureOnEveryTransport(t *testing.T) {
 	}
 }
 
-// fewKills is a load with fewer kills than move a message of the quarantine to the error queue. So a machine on which kills
-// come faster than messages are handled breaks no invariant.
+// fewKills is a load with fewer kills than move a message of the quarantine to the error queue. So
+// a machine on which kills come faster than messages are handled breaks no invariant.
 var fewKills = []string{
 	"--messages", "80", "--workers", "2", "--concurrency", "2", "--handler", "20ms", "--kill-every", "300ms", "--max-kills", "2",
 	"--lease", "5s", "--poison", "1",
@@ -73,7 +73,8 @@ var everySubject = []subjectOfTorture{
 	{"sqs", sqsURL, "receiveonly"},
 }
 
-// tortureAll runs torture with a load on transports. A run without kills or without the deaths by poison proves nothing.
+// tortureAll runs torture with a load on transports. A run without kills or without the deaths by
+// poison proves nothing.
 func tortureAll(t *testing.T, subjects []subjectOfTorture, seeds []string, poison float64, load ...string) {
 	program := program(t)
 	for _, test := range subjects {
@@ -199,8 +200,9 @@ func TestTortureIsAtomicOnlyWhereTheTransportIs(t *testing.T) {
 	}
 }
 
-// A broken invariant is exit code 1, with the ids of the messages in the report. How long the workers need to start and the
-// messages to be sent depends on the machine, so the time is extended until there is a report.
+// A broken invariant is exit code 1, with the ids of the messages in the report. How long the
+// workers need to start and the messages to be sent depends on the machine, so the time is extended
+// until there is a report.
 func TestTortureThatDoesNotFinishFails(t *testing.T) {
 	program := program(t)
 	t.Setenv("TMPDIR", t.TempDir())

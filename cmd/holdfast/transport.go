@@ -47,11 +47,13 @@ type driver struct {
 	parse func(rawURL string) (transport.Transport, error)
 	// listsNot says that the broker cannot list its queues.
 	listsNot bool
-	// isDatabase says that handlers can write in it: it may be the outbox of an endpoint on another transport.
+	// isDatabase says that handlers can write in it: it may be the outbox of an endpoint on another
+	// transport.
 	isDatabase bool
 	// maxName is the most bytes of a queue's name; 0 is no bound.
 	maxName int
-	// delays creates the parts of delays that Install takes for granted once one of them exists. May be nil.
+	// delays creates the parts of delays that Install takes for granted once one of them exists.
+	// May be nil.
 	delays func(context.Context, transport.Conn) error
 }
 
@@ -109,8 +111,9 @@ func (a *app) target() (target, error) {
 	return t, err
 }
 
-// with opens the transport and calls f with the connection, which has to be a T: else the error says that the transport
-// cannot do that. A driver that creates queues creates them for the endpoint of that name.
+// with opens the transport and calls f with the connection, which has to be a T: else the error
+// says that the transport cannot do that. A driver that creates queues creates them for the
+// endpoint of that name.
 func with[T any](ctx context.Context, a *app, endpoint, that string, f func(T) error) error {
 	t, err := a.target()
 	if err != nil {
@@ -215,8 +218,8 @@ func parseMemory(raw string) (transport.Transport, error) {
 	return &inmemory.Transport{}, nil
 }
 
-// parseServiceBus takes the credential of the environment for a URL without a key: that of a service principal, a
-// workload, a managed identity or the Azure CLI.
+// parseServiceBus takes the credential of the environment for a URL without a key: that of a
+// service principal, a workload, a managed identity or the Azure CLI.
 func parseServiceBus(raw string) (transport.Transport, error) {
 	t, err := asb.ParseURL(raw)
 	if err == nil && t.Namespace != "" {

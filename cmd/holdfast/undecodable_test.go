@@ -104,7 +104,8 @@ func deepTable() amqp.Table {
 	return deep
 }
 
-// The copy in the error queue is readable, and can fail again for lack of the headers that were not.
+// The copy in the error queue is readable, and can fail again for lack of the headers that were
+// not.
 func TestUndecodableHeadersAreReturnedWithTheRest(t *testing.T) {
 	onBrokers(t, []string{"sqlite"}, returnUndecodableHeaders)
 }

@@ -54,12 +54,13 @@ func retryOn(t *testing.T, broker transport.Transport, mode endpoint.Transaction
 	}
 }
 
-// A queue for acknowledgements that is deleted after the endpoint has seen it costs no retry, and the audit copy says that
-// none was sent.
+// A queue for acknowledgements that is deleted after the endpoint has seen it costs no retry, and
+// the audit copy says that none was sent.
 func TestAckQueueMayVanish(t *testing.T) {
 	modes := map[string]endpoint.TransactionMode{"atomic": endpoint.SendsAtomicWithReceive, "receiveonly": endpoint.ReceiveOnly}
 	others := []string{"postgres receiveonly", "sqlite atomic", "sqlite receiveonly"}
-	// In a transaction a queue that is gone is an error of a statement. RabbitMQ returns the message.
+	// In a transaction a queue that is gone is an error of a statement. RabbitMQ returns the
+	// message.
 	onBrokers(t, []string{"postgres atomic", "quorum receiveonly"}, others, func(t *testing.T, on string) {
 		broker, mode, _ := strings.Cut(on, " ")
 		vanishOn(t, openBroker(t, broker), modes[mode])

@@ -387,8 +387,8 @@ func (p *crashProof) verify(ctx context.Context, messages int) {
 	p.t.Logf("quarantined: %d times, %d messages", len(quarantined), len(slices.Compact(slices.Sorted(slices.Values(quarantined)))))
 }
 
-// mayComeTwice accepts messages that came twice. Some brokers do not send and complete in one step: a kill in between repeats
-// the message.
+// mayComeTwice accepts messages that came twice. Some brokers do not send and complete in one step:
+// a kill in between repeats the message.
 func (p *crashProof) mayComeTwice() {
 	slices.Sort(p.worked)
 	all := len(p.worked) + len(p.parked)

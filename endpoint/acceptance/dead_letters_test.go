@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// A policy that never gives up meets the broker's limit. What the broker takes out of the queue is not
-// dropped: it comes to the error queue by the way of dead letters.
+// A policy that never gives up meets the broker's limit. What the broker takes out of the queue is
+// not dropped: it comes to the error queue by the way of dead letters.
 func TestDeadLettersOfRabbitMQ(t *testing.T) {
 	t.Parallel()
 	const limit = 3

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
-// What a program writes outside handlers, such as for a web request, and what it sends over a broker are one transaction of
-// the outbox's database.
+// What a program writes outside handlers, such as for a web request, and what it sends over a
+// broker are one transaction of the outbox's database.
 func ExampleIn_outbox() {
 	dir, err := os.MkdirTemp("", "holdfast")
 	if err != nil {

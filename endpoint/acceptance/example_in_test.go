@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
-// What a program writes outside handlers, such as for a web request, and what it sends are one transaction.
+// What a program writes outside handlers, such as for a web request, and what it sends are one
+// transaction.
 func ExampleIn() {
 	dir, err := os.MkdirTemp("", "holdfast")
 	if err != nil {

@@ -17,12 +17,13 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// The worst message there is, on real brokers: it has nearly as many headers as there is room for, its error says
-// a megabyte, and the policy names a queue that does not exist.
+// The worst message there is, on real brokers: it has nearly as many headers as there is room for,
+// its error says a megabyte, and the policy names a queue that does not exist.
 func TestFallbacks(t *testing.T) {
 	others := []string{"postgres", "sqlite", "servicebus", "sqs"}
 	onBrokers(t, []string{"quorum"}, others, func(t *testing.T, broker string) {
-		// The size of a header that fits, and with it: the fallbacks. The bound of SQS is that of a whole message.
+		// The size of a header that fits, and with it: the fallbacks. The bound of SQS is that of a
+		// whole message.
 		large, want := 90_000, []string{"default_queue"}
 		switch broker {
 		case "quorum":

@@ -21,8 +21,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// What an endpoint offers, once on a broker with transactions and once on one with acknowledgements: the cases are in the
-// tests of each feature.
+// What an endpoint offers, once on a broker with transactions and once on one with
+// acknowledgements: the cases are in the tests of each feature.
 func TestFeatures(t *testing.T) {
 	others := []string{"classic", "servicebus", "sqs", "sqlite"}
 	onBrokers(t, []string{"quorum", "postgres"}, others, func(t *testing.T, broker string) {

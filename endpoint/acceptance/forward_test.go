@@ -60,7 +60,8 @@ func (m *mixed) ok(err error) {
 	}
 }
 
-// delayed stores a message with number n for a queue in the table in which NServiceBus keeps the delayed ones of go.
+// delayed stores a message with number n for a queue in the table in which NServiceBus keeps the
+// delayed ones of go.
 func (m *mixed) delayed(n int, to string, after time.Duration) {
 	m.t.Helper()
 	msg := nservicebus.Message{Headers: map[string]string{

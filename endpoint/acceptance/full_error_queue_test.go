@@ -18,8 +18,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// While the error queue is full, failed messages wait in the process and take nothing of the others. Their handlers run once, also
-// when the endpoint stops and starts again meanwhile, and each arrives in the error queue once.
+// While the error queue is full, failed messages wait in the process and take nothing of the
+// others. Their handlers run once, also when the endpoint stops and starts again meanwhile, and
+// each arrives in the error queue once.
 func TestFullErrorQueueOnRabbitMQ(t *testing.T) {
 	onBrokers(t, []string{"quorum"}, []string{"classic"}, func(t *testing.T, kind string) {
 		f := newFullErrorQueue(t, kind)
@@ -49,7 +50,8 @@ func TestFullErrorQueueOnRabbitMQ(t *testing.T) {
 	})
 }
 
-// fullBad is the number of messages that fail: more than the least prefetch, and than the messages that settle at once.
+// fullBad is the number of messages that fail: more than the least prefetch, and than the messages
+// that settle at once.
 const fullBad = 100
 
 // fullErrorQueue is an endpoint with an error queue that has a limit.
@@ -160,7 +162,8 @@ func (f *fullErrorQueue) fill(t *testing.T) {
 	})
 }
 
-// holds waits until the failed messages are held, and Health names the queue. The limit of a queue is not exact.
+// holds waits until the failed messages are held, and Health names the queue. The limit of a queue
+// is not exact.
 func (f *fullErrorQueue) holds(t *testing.T, r *running) {
 	t.Helper()
 	f.eventually(t, "failed messages are held", func() bool {

@@ -18,9 +18,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
-// Messages of a foreign producer with headers up to the bound of a frame, 131,072 bytes, are delayed and moved to the error
-// queue, and are handled once when they have been returned as ServiceControl does, with and without an audit queue and an
-// outbox.
+// Messages of a foreign producer with headers up to the bound of a frame, 131,072 bytes, are
+// delayed and moved to the error queue, and are handled once when they have been returned as
+// ServiceControl does, with and without an audit queue and an outbox.
 func TestFullHeadersOnRabbitMQ(t *testing.T) {
 	onBrokers(t, []string{"quorum"}, []string{"classic"}, func(t *testing.T, broker string) {
 		for _, size := range []int{121_000, 126_000, 130_500, 130_850} {
@@ -157,7 +157,8 @@ func ready(t *testing.T, broker transport.Transport, queue string) (n int64) {
 	return n
 }
 
-// takeFirst removes the first message that comes to one of the queues, and returns the message and its queue.
+// takeFirst removes the first message that comes to one of the queues, and returns the message and
+// its queue.
 func takeFirst(t *testing.T, broker transport.Transport, queues ...string) (m *transport.Message, from string) {
 	t.Helper()
 	connected(t, broker, func(ctx context.Context, conn transport.Conn) error {

@@ -24,8 +24,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
-// The queue go is NServiceBus's, then of a Go endpoint, and NServiceBus's again. Each leaves waiting and delayed
-// messages to the next one, of which half of the delayed ones are for the queue peer of another endpoint.
+// The queue go is NServiceBus's, then of a Go endpoint, and NServiceBus's again. Each leaves
+// waiting and delayed messages to the next one, of which half of the delayed ones are for the queue
+// peer of another endpoint.
 
 const (
 	handOverVariable = "HOLDFAST_HAND_OVER" // what a process does: work, or hand over
@@ -150,7 +151,8 @@ func (r *relay) fromNServiceBus() {
 	r.ok(err)
 }
 
-// fromGo stores the messages that the Go endpoint leaves behind. The delayed ones are due from then on.
+// fromGo stores the messages that the Go endpoint leaves behind. The delayed ones are due from then
+// on.
 func (r *relay) fromGo(after time.Duration) {
 	r.t.Helper()
 	conn, err := (&postgres.Transport{URL: r.url}).Open(r.t.Context(), transport.Env{Endpoint: own})
@@ -202,8 +204,8 @@ const (
 	forwarded = `SELECT count(*) FROM peer`
 )
 
-// verify fails unless each of the owner's messages was handled once and each of the others was forwarded once, after
-// they were due.
+// verify fails unless each of the owner's messages was handled once and each of the others was
+// forwarded once, after they were due.
 func (r *relay) verify() {
 	r.t.Helper()
 	want := r.n * 3 / 4
@@ -225,7 +227,8 @@ func (r *relay) verify() {
 	}
 }
 
-// nserviceBus is an endpoint of NServiceBus, whose connection breaks once while it handles a message.
+// nserviceBus is an endpoint of NServiceBus, whose connection breaks once while it handles a
+// message.
 func (r *relay) nserviceBus(messages int) {
 	r.t.Helper()
 	breakAt := messages / 4
@@ -266,7 +269,8 @@ func (r *relay) takeOver() {
 	r.ok(errors.Join(err, conn.Close()))
 }
 
-// A queue is taken over from NServiceBus and handed back, while the processes that do so are killed.
+// A queue is taken over from NServiceBus and handed back, while the processes that do so are
+// killed.
 func TestQueueTakenOverAndHandedBack(t *testing.T) {
 	t.Parallel()
 	r := newRelay(t)
@@ -305,8 +309,8 @@ func TestQueueTakenOverAndHandedBack(t *testing.T) {
 	r.verify()
 }
 
-// handOverWithKills kills the process that hands over: while some messages are moved, and others, of which one is
-// locked, are not; and at random times.
+// handOverWithKills kills the process that hands over: while some messages are moved, and others,
+// of which one is locked, are not; and at random times.
 func (r *relay) handOverWithKills() {
 	r.t.Helper()
 	tx, err := r.db.Begin(r.t.Context())

@@ -57,7 +57,8 @@ func sales(t transport.Transport, handlers ...endpoint.Handler) endpoint.Config 
 	}
 }
 
-// timeLimit bounds a wait for what does not come. A wait that takes long on a busy machine is no failure.
+// timeLimit bounds a wait for what does not come. A wait that takes long on a busy machine is no
+// failure.
 const timeLimit = 5 * time.Minute
 
 // nextLook waits before a test looks again at a thing that announces no changes.
@@ -104,7 +105,8 @@ type running struct {
 	done chan error
 }
 
-// start runs an endpoint until the end of the test. Without a logger of its own it has that of logOf.
+// start runs an endpoint until the end of the test. Without a logger of its own it has that of
+// logOf.
 func start(t *testing.T, cfg endpoint.Config) *running {
 	t.Helper()
 	if cfg.Logger == nil {

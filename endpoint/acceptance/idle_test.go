@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqs"
 )
 
-// An endpoint that receives nothing is ready again after an outage of its broker, without a message: otherwise all
-// instances of a quiet service stay out of their load balancer.
+// An endpoint that receives nothing is ready again after an outage of its broker, without a
+// message: otherwise all instances of a quiet service stay out of their load balancer.
 func TestIdleEndpointIsReadyAgain(t *testing.T) {
 	onBrokers(t, []string{"quorum", "postgres", "servicebus", "sqs"}, nil, func(t *testing.T, broker string) {
 		at, away, back := outageOf(t, broker)
@@ -44,7 +44,8 @@ func idle(at transport.Transport) endpoint.Config {
 	}
 }
 
-// survivesOutages takes the broker away twice, and waits until the endpoint is not ready, and then ready again.
+// survivesOutages takes the broker away twice, and waits until the endpoint is not ready, and then
+// ready again.
 func survivesOutages(t *testing.T, r *running, away, back func()) {
 	t.Helper()
 	awaitHealth(t, r, true)

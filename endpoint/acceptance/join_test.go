@@ -76,7 +76,8 @@ func postgresJoinable(t *testing.T) joinable {
 	}
 }
 
-// Messages that are sent in a transaction of the program arrive if the program commits, and only then.
+// Messages that are sent in a transaction of the program arrive if the program commits, and only
+// then.
 func TestUserTransaction(t *testing.T) {
 	onBrokers(t, []string{"postgres"}, []string{"sqlite"}, func(t *testing.T, name string) {
 		store := joinables[name](t)

@@ -80,7 +80,8 @@ type killStore interface {
 // openKillStore opens a store whose messages wait for killLease after a worker was killed.
 func openKillStore(name, place string) (killStore, error) { return openStore(name, place, killLease) }
 
-// openStore opens a store with a lease for databases. A test that kills no process gives a lease that no pause outlasts.
+// openStore opens a store with a lease for databases. A test that kills no process gives a lease
+// that no pause outlasts.
 func openStore(name, place string, lease time.Duration) (killStore, error) {
 	switch name {
 	case "postgres":
@@ -188,7 +189,8 @@ func (k *rabbitKills) rows(context.Context) ([]int, error) { return nil, errors.
 func (k *rabbitKills) exec(context.Context, string) error  { return nil }
 func (k *rabbitKills) Close() error                        { return nil }
 
-// serviceBusKills has queues only, too. Its place is the administration's URL and a connection string.
+// serviceBusKills has queues only, too. Its place is the administration's URL and a connection
+// string.
 type serviceBusKills struct {
 	rabbitKills
 	place string

@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A message whose id has a megabyte is handled, answered, copied and moved like others, and no line of the log has it.
+// A message whose id has a megabyte is handled, answered, copied and moved like others, and no line
+// of the log has it.
 func TestLargeID(t *testing.T) {
 	onBrokers(t, []string{"memory", "quorum"}, []string{"postgres", "sqlite"}, func(t *testing.T, name string) {
 		on := &landscape{Transport: openBroker(t, name)}

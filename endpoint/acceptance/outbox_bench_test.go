@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
-// BenchmarkOutbox measures the cost of an outbox on PostgreSQL, without that of a broker: each message is looked for,
-// handled and stored, and what it sends is relayed.
+// BenchmarkOutbox measures the cost of an outbox on PostgreSQL, without that of a broker: each
+// message is looked for, handled and stored, and what it sends is relayed.
 func BenchmarkOutbox(b *testing.B) {
 	for _, concurrency := range []int{1, 32} {
 		b.Run(fmt.Sprint("c", concurrency), func(b *testing.B) {

@@ -20,7 +20,8 @@ import (
 
 // Endpoints on RabbitMQ with an outbox on a database.
 
-// outboxShop is a broker with a queue of work and a queue of what is sent for it, and a database with the handlers' rows.
+// outboxShop is a broker with a queue of work and a queue of what is sent for it, and a database
+// with the handlers' rows.
 type outboxShop struct {
 	t                    *testing.T
 	url                  string // of the broker

@@ -18,7 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
-// troubled is an endpoint without retries, whose handler writes to a table of a database that troubles befall.
+// troubled is an endpoint without retries, whose handler writes to a table of a database that
+// troubles befall.
 type troubled struct {
 	t      *testing.T
 	url    string
@@ -30,7 +31,8 @@ type troubled struct {
 	sent   int
 }
 
-// troubleLease is the lease of a stored message. Troubles last longer, so that the leases expire meanwhile.
+// troubleLease is the lease of a stored message. Troubles last longer, so that the leases expire
+// meanwhile.
 const troubleLease = time.Second
 
 // troubledAt starts an endpoint whose outbox is at url, and owner connects to the same database.
@@ -79,8 +81,8 @@ func (h *troubled) send(n int) {
 	}
 }
 
-// arrived waits until all is written once and sent, each message under one id. A slow answer may let a lease of the
-// relay expire: then a message is sent again, under the same id.
+// arrived waits until all is written once and sent, each message under one id. A slow answer may
+// let a lease of the relay expire: then a message is sent again, under the same id.
 func (h *troubled) arrived() {
 	h.t.Helper()
 	h.await("all messages are handled and sent", func() bool {
@@ -137,7 +139,8 @@ func (h *troubled) await(what string, done func() bool) {
 	}
 }
 
-// Whatever the database refuses for a while, no message fails, none is lost and none is handled twice.
+// Whatever the database refuses for a while, no message fails, none is lost and none is handled
+// twice.
 func TestOutboxTroublesUseNoRetry(t *testing.T) {
 	const fullDisk = `CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$;
@@ -170,7 +173,8 @@ func TestOutboxTroublesUseNoRetry(t *testing.T) {
 	}
 }
 
-// A message whose commit fails always as in an outage fails by itself: others are handled, and the endpoint is ready.
+// A message whose commit fails always as in an outage fails by itself: others are handled, and the
+// endpoint is ready.
 func TestCommitThatAlwaysFails(t *testing.T) {
 	const refuse = `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF NEW.id ~ '^[0-9A-Z]{5}$' THEN RAISE EXCEPTION 'refused' USING ERRCODE = NEW.id; END IF;
@@ -213,8 +217,9 @@ func TestCommitThatAlwaysFails(t *testing.T) {
 	}
 }
 
-// The database becomes a standby: it answers, and takes no writes. The endpoint reaches it through a proxy that breaks all
-// connections at each change. A session has the setting from its start, and one that is starting cannot be ended.
+// The database becomes a standby: it answers, and takes no writes. The endpoint reaches it through
+// a proxy that breaks all connections at each change. A session has the setting from its start, and
+// one that is starting cannot be ended.
 func TestReadOnlyDatabaseUsesNoRetry(t *testing.T) {
 	t.Parallel()
 	owner := brokertest.Postgres(t)

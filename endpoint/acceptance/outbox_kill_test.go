@@ -22,9 +22,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// The proof of the outbox: worker processes write a row and send a message for each message that they handle, while they
-// are killed, the broker's connections are cut and the database restarts. In the end each message has one row, and what was
-// sent for it has one id: it may have arrived several times, and never without its row.
+// The proof of the outbox: worker processes write a row and send a message for each message that
+// they handle, while they are killed, the broker's connections are cut and the database restarts.
+// In the end each message has one row, and what was sent for it has one id: it may have arrived
+// several times, and never without its row.
 
 const (
 	outboxVariable = "HOLDFAST_OUTBOX_WORKER"   // broker and database of a worker process

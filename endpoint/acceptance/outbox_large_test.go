@@ -75,8 +75,9 @@ var largeOutboxes = map[string]func(t *testing.T) largeOutbox{
 	},
 }
 
-// One handler sends more than 64 MiB: it all arrives if each message fits into a row. One that does not is refused before
-// the commit, with all that the handler has written and sent, by an error that names the sizes.
+// One handler sends more than 64 MiB: it all arrives if each message fits into a row. One that does
+// not is refused before the commit, with all that the handler has written and sent, by an error
+// that names the sizes.
 func TestLargeSends(t *testing.T) {
 	onBrokers(t, []string{"postgres"}, []string{"sqlite"}, func(t *testing.T, database string) {
 		o := largeOutboxes[database](t)
@@ -145,8 +146,8 @@ func TestLargeSends(t *testing.T) {
 		}
 		e.end()
 		orders, stored := o.count(`SELECT count(*) FROM orders`), o.count(`SELECT count(*) FROM "sales.outbox"`)
-		// On a slow machine the answer of the commit is late. Then the endpoint asks whether the database stores another row, and
-		// each question leaves an id.
+		// On a slow machine the answer of the commit is late. Then the endpoint asks whether the
+		// database stores another row, and each question leaves an id.
 		if keys := o.count(`SELECT count(*) FROM "sales.handled"`); orders != 1 || stored != 0 || keys < 1 ||
 			len(broker.Messages("shipping")) != sent {
 			t.Errorf("%d orders, %d stored rows, %d ids, %d sent", orders, stored, keys, len(broker.Messages("shipping")))

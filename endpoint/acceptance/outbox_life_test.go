@@ -24,7 +24,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
-// Equal messages without an id are different messages: the id that the driver makes of their content is not recorded.
+// Equal messages without an id are different messages: the id that the driver makes of their
+// content is not recorded.
 func TestEqualMessagesWithoutID(t *testing.T) {
 	onOutboxes(t, func(t *testing.T, s *outboxShop) {
 		start(t, s.working(s.url))
@@ -86,7 +87,8 @@ func TestMissingInboxAdvice(t *testing.T) {
 	}
 }
 
-// What is left in the outbox of an endpoint that was stopped is sent by a send-only endpoint of the same name.
+// What is left in the outbox of an endpoint that was stopped is sent by a send-only endpoint of the
+// same name.
 func TestSendOnlyDrainsOutbox(t *testing.T) {
 	onOutboxes(t, func(t *testing.T, s *outboxShop) {
 		const messages = 20
@@ -143,7 +145,8 @@ func TestTwoEndpointsOneOutbox(t *testing.T) {
 	})
 }
 
-// Handlers and programs commit while the broker refuses connections, and all is sent when it accepts them.
+// Handlers and programs commit while the broker refuses connections, and all is sent when it
+// accepts them.
 func TestBrokerAwayDuringCommits(t *testing.T) {
 	onOutboxes(t, func(t *testing.T, s *outboxShop) {
 		proxy, away := s.throughProxy()
@@ -184,8 +187,8 @@ func TestBrokerAwayDuringCommits(t *testing.T) {
 	})
 }
 
-// A message whose queue was deleted after the commit moves to the error queue, from which it can be sent where it was
-// meant to go.
+// A message whose queue was deleted after the commit moves to the error queue, from which it can be
+// sent where it was meant to go.
 func TestDeletedDestinationOfOutbox(t *testing.T) {
 	onOutboxes(t, func(t *testing.T, s *outboxShop) {
 		proxy, away := s.throughProxy()
@@ -215,7 +218,8 @@ func TestDeletedDestinationOfOutbox(t *testing.T) {
 	})
 }
 
-// An audit queue that was deleted, or is full, has the copies moved to the error queue. Messages are handled as ever.
+// An audit queue that was deleted, or is full, has the copies moved to the error queue. Messages
+// are handled as ever.
 func TestAuditQueueTakesNothing(t *testing.T) {
 	const limit = 9
 	for _, full := range []bool{false, true} {
@@ -293,8 +297,8 @@ func TestChaosDatabaseRestartsUseNoRetry(t *testing.T) {
 	s.disturbed(node.URL, restarts...)
 }
 
-// disturbed disturbs the database at that place in each of the ways while messages are handled, and checks that each
-// message has one row, and has sent one message, and that none has failed.
+// disturbed disturbs the database at that place in each of the ways while messages are handled, and
+// checks that each message has one row, and has sent one message, and that none has failed.
 func (s *outboxShop) disturbed(place string, disturb ...func(r *running)) {
 	s.t.Helper()
 	messages := 150 * (len(disturb) + 1)

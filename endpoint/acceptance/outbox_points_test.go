@@ -17,12 +17,12 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// The proof at each point of the outbox: one worker process works on, and beside it another ends itself at a point. In
-// the end each message has one row and has sent two messages, each under one id, and a message that comes again is not
-// handled again.
+// The proof at each point of the outbox: one worker process works on, and beside it another ends
+// itself at a point. In the end each message has one row and has sent two messages, each under one
+// id, and a message that comes again is not handled again.
 
-// outboxPoints are the points in the order of an endpoint's work, with the greatest occurrence at which a process ends
-// itself.
+// outboxPoints are the points in the order of an endpoint's work, with the greatest occurrence at
+// which a process ends itself.
 var outboxPoints = []struct {
 	name  string
 	point point
@@ -42,16 +42,16 @@ var outboxPoints = []struct {
 }
 
 const (
-	// pointRuns is how often a process ends itself at each point in the full form, and pointTime for how long it does so
-	// at all points of one broker in the short form.
+	// pointRuns is how often a process ends itself at each point in the full form, and pointTime
+	// for how long it does so at all points of one broker in the short form.
 	pointRuns = 20
 	pointTime = time.Minute
 
 	// pointMessages are sent at once.
 	pointMessages = 40
 
-	// pointLate is how much later than the lease of a stored message its sends may arrive: a bound for machines with other
-	// work, where less than a second is usual.
+	// pointLate is how much later than the lease of a stored message its sends may arrive: a bound
+	// for machines with other work, where less than a second is usual.
 	pointLate = 10 * time.Second
 )
 
@@ -148,8 +148,8 @@ func (p *pointProof) endAt(ctx context.Context, at point, most int64) {
 	}
 }
 
-// endOnce runs one process until it ends itself at the n-th occurrence of a point. It returns how long afterwards the
-// last message arrived that had been committed by then.
+// endOnce runs one process until it ends itself at the n-th occurrence of a point. It returns how
+// long afterwards the last message arrived that had been committed by then.
 func (p *pointProof) endOnce(ctx context.Context, at point, n int64) (late time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -253,8 +253,8 @@ func (p *pointProof) empty(ctx context.Context) {
 	}
 }
 
-// check checks that each message has one row and one key, and has sent two messages under one id each, and that none has
-// failed.
+// check checks that each message has one row and one key, and has sent two messages under one id
+// each, and that none has failed.
 func (p *pointProof) check(ctx context.Context) {
 	t := p.t
 	t.Helper()
@@ -351,7 +351,8 @@ type pointProcess struct {
 	died chan struct{} // closed at its end
 }
 
-// startProcess starts a worker process, which ends itself at the n-th occurrence of a point, and waits until it is ready.
+// startProcess starts a worker process, which ends itself at the n-th occurrence of a point, and
+// waits until it is ready.
 func (p *pointProof) startProcess(at point, n int64) *pointProcess {
 	p.t.Helper()
 	cmd := exec.Command(os.Args[0])

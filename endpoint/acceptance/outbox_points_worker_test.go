@@ -23,16 +23,16 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
-// A worker process that ends itself at one point of the outbox. Its transport, its outbox and the connections of its
-// database are wrapped, so that the product has no part in that.
+// A worker process that ends itself at one point of the outbox. Its transport, its outbox and the
+// connections of its database are wrapped, so that the product has no part in that.
 
 const (
 	pointVariable = "HOLDFAST_POINT_WORKER" // broker, database, point and occurrence of a worker process
 
 	// endedItself is the exit code of a process that has reached its point.
 	endedItself = 42
-	// pointOldKeys is how many old keys are in the inbox before a process removes them, and pointChunk how many one
-	// transaction removes.
+	// pointOldKeys is how many old keys are in the inbox before a process removes them, and
+	// pointChunk how many one transaction removes.
 	pointOldKeys = 12_000
 	pointChunk   = 5000
 )
@@ -72,11 +72,12 @@ func (e *ending) at(p point) {
 	}
 }
 
-// now ends the process as a kill does: without a deferred call, and without the pause of os.Exit under -race.
+// now ends the process as a kill does: without a deferred call, and without the pause of os.Exit
+// under -race.
 func (*ending) now() { syscall.Exit(endedItself) }
 
-// pointWorker runs the endpoint until it ends at its point, or its standard input ends. It writes a line when it is
-// ready.
+// pointWorker runs the endpoint until it ends at its point, or its standard input ends. It writes a
+// line when it is ready.
 func pointWorker() error {
 	var broker, database string
 	end := &ending{}
@@ -121,7 +122,8 @@ func pointWorker() error {
 	return e.Run(ctx)
 }
 
-// pointConfig is the endpoint of the workers, without its outbox. For each message it writes a row and sends two messages.
+// pointConfig is the endpoint of the workers, without its outbox. For each message it writes a row
+// and sends two messages.
 func pointConfig(end *ending, broker transport.Transport, rows killStore) endpoint.Config {
 	cfg := endpoint.Config{
 		Name: "work", Transport: broker, Concurrency: 8, Install: true,
@@ -144,7 +146,8 @@ func pointConfig(end *ending, broker transport.Transport, rows killStore) endpoi
 	return cfg
 }
 
-// afterWrite is reached when the handler's first statement was executed: on SQLite that is at the commit.
+// afterWrite is reached when the handler's first statement was executed: on SQLite that is at the
+// commit.
 func (e *ending) afterWrite(ctx context.Context, s *endpoint.Session, rows killStore) error {
 	if _, ok := rows.(*sqliteKills); ok {
 		return sqlite.OnCommit(ctx, s, func(context.Context, *sql.Tx) error { e.at(afterFirstWrite); return nil })
@@ -153,8 +156,8 @@ func (e *ending) afterWrite(ctx context.Context, s *endpoint.Session, rows killS
 	return nil
 }
 
-// database returns the transport of the outbox. That on PostgreSQL has connections which end the process when a commit is
-// sent.
+// database returns the transport of the outbox. That on PostgreSQL has connections which end the
+// process when a commit is sent.
 func (e *ending) database(rows killStore) (transport.Transport, error) {
 	store, ok := rows.(*postgresKills)
 	if !ok || e.point != commitSent {
@@ -175,7 +178,8 @@ func (e *ending) database(rows killStore) (transport.Transport, error) {
 	return &postgres.Transport{Pool: pool, Lease: killLease}, err
 }
 
-// commitConn is a connection to PostgreSQL that ends the process when the commit of a handler has been written.
+// commitConn is a connection to PostgreSQL that ends the process when the commit of a handler has
+// been written.
 type commitConn struct {
 	net.Conn
 	end *ending

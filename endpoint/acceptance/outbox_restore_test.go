@@ -24,8 +24,9 @@ type arrival struct {
 	id string
 }
 
-// The database of an outbox is restored from a backup. What was stored at that time is sent again, under the same id. What
-// was handled since is as unknown as its rows: it is handled when it is delivered again.
+// The database of an outbox is restored from a backup. What was stored at that time is sent again,
+// under the same id. What was handled since is as unknown as its rows: it is handled when it is
+// delivered again.
 func TestARestoredDatabaseKnowsTheTimeOfItsBackup(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

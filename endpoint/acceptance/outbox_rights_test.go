@@ -18,8 +18,8 @@ import (
 
 const someRights = "SELECT, INSERT, UPDATE, DELETE"
 
-// servedBy starts an endpoint whose database user has the rights of docs/outbox.md, and returns the user. use makes a
-// configuration one that uses the database.
+// servedBy starts an endpoint whose database user has the rights of docs/outbox.md, and returns the
+// user. use makes a configuration one that uses the database.
 func servedBy(t *testing.T, use func(*endpoint.Config, *postgres.Transport)) (h *troubled, user string) {
 	t.Helper()
 	owner := brokertest.Postgres(t)
@@ -61,8 +61,9 @@ func asTransport(cfg *endpoint.Config, db *postgres.Transport) {
 	cfg.Transport, cfg.Outbox, cfg.Transactions, cfg.Remember = db, nil, endpoint.SendsAtomicWithReceive, 24*time.Hour
 }
 
-// The database takes a right to a table of the outbox away, and gives it back. All messages need the right: meanwhile none
-// fails, none is lost, none is sent twice, and Health says what is missing.
+// The database takes a right to a table of the outbox away, and gives it back. All messages need
+// the right: meanwhile none fails, none is lost, none is sent twice, and Health says what is
+// missing.
 func TestMissingOutboxRightUsesNoRetry(t *testing.T) {
 	for _, c := range []struct{ right, table string }{
 		{"INSERT", "sales.outbox"},

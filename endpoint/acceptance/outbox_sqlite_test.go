@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
-// While the file has no room for what the handler writes, and room for the rows of the outbox, no message fails, none is lost
-// and none is handled twice. The endpoint stays ready.
+// While the file has no room for what the handler writes, and room for the rows of the outbox, no
+// message fails, none is lost and none is handled twice. The endpoint stays ready.
 func TestAFullFileOfOneHandlerUsesUpNoRetry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,7 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
-// Statements that make an outbox on PostgreSQL as programs of an earlier or a later version have it.
+// Statements that make an outbox on PostgreSQL as programs of an earlier or a later version have
+// it.
 const (
 	outboxOf3 = `ALTER TABLE "sales.outbox" DROP COLUMN IF EXISTS name;
 		UPDATE holdfast_tables SET version = 3 WHERE name = 'sales.outbox'`
@@ -85,8 +86,8 @@ func refused(t *testing.T, cfg endpoint.Config, wants ...string) {
 	}
 }
 
-// Tables of an earlier version are used as they are where that can be. Others the installer adds to, and without it the
-// endpoint does not start. No stored message is lost.
+// Tables of an earlier version are used as they are where that can be. Others the installer adds
+// to, and without it the endpoint does not start. No stored message is lost.
 func TestTablesOfAnOutboxOfAnEarlierVersion(t *testing.T) {
 	for name, c := range map[string]struct {
 		earlier string
@@ -119,8 +120,8 @@ func TestTablesOfAnOutboxOfAnEarlierVersion(t *testing.T) {
 	}
 }
 
-// An endpoint refuses to start on tables of a later version, with the installer or without. One that runs while another
-// program adds to the tables goes on.
+// An endpoint refuses to start on tables of a later version, with the installer or without. One
+// that runs while another program adds to the tables goes on.
 func TestTablesOfAnOutboxOfALaterVersion(t *testing.T) {
 	for name, c := range map[string]struct{ later, refused string }{
 		"the outbox": {laterOutbox, "its table is of version 99, this program knows those up to"},
@@ -144,7 +145,8 @@ func TestTablesOfAnOutboxOfALaterVersion(t *testing.T) {
 	}
 }
 
-// The tables of a running endpoint become those of another version: no message fails, none is lost, none is doubled.
+// The tables of a running endpoint become those of another version: no message fails, none is lost,
+// none is doubled.
 func TestTablesOfAnOutboxThatChangeTheirVersionUnderIt(t *testing.T) {
 	t.Parallel()
 	url := brokertest.Postgres(t)
@@ -231,8 +233,8 @@ func (w *sqliteOutbox) handled(e *running, messages int) {
 	}
 }
 
-// A file that a program before inboxes has written gets their tables when it is opened. The endpoint's own inbox is the
-// installer's to create.
+// A file that a program before inboxes has written gets their tables when it is opened. The
+// endpoint's own inbox is the installer's to create.
 func TestAFileOfAnEarlierVersionGetsTheTablesOfInboxes(t *testing.T) {
 	t.Parallel()
 	w := newSQLiteOutbox(t)
@@ -251,8 +253,8 @@ func TestAFileOfAnEarlierVersionGetsTheTablesOfInboxes(t *testing.T) {
 	}
 }
 
-// An endpoint refuses to start on a file of a later version, with the installer or without. One that runs while another
-// program adds to the file goes on.
+// An endpoint refuses to start on a file of a later version, with the installer or without. One
+// that runs while another program adds to the file goes on.
 func TestAFileOfALaterVersion(t *testing.T) {
 	t.Parallel()
 	w := newSQLiteOutbox(t)

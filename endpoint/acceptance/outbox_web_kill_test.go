@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
-// The proof of a process without a queue of its own, such as a web server: it writes a row and sends a message in one
-// transaction of its own, relays its outbox, and is killed again and again.
+// The proof of a process without a queue of its own, such as a web server: it writes a row and
+// sends a message in one transaction of its own, relays its outbox, and is killed again and again.
 
 const webVariable = "HOLDFAST_WEB_WORKER" // the number of rows to write
 
@@ -76,7 +76,8 @@ func request(ctx context.Context, e *endpoint.Endpoint, url string, most int) er
 	defer conn.Close(ctx)
 	for n := 0; n < most-1; {
 		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-			// The server may still commit what a killed process sent it: without the lock both would take the same number.
+			// The server may still commit what a killed process sent it: without the lock both
+			// would take the same number.
 			if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(1)`); err != nil {
 				return err
 			}

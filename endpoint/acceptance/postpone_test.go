@@ -14,8 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
-// TestALockedDestinationIsNoFailure has one handler, without retries, send to a table that is locked: with one slot the
-// next message is handled meanwhile, and the first one when the lock ends, as its first attempt.
+// TestALockedDestinationIsNoFailure has one handler, without retries, send to a table that is
+// locked: with one slot the next message is handled meanwhile, and the first one when the lock
+// ends, as its first attempt.
 func TestALockedDestinationIsNoFailure(t *testing.T) {
 	for _, mode := range []endpoint.TransactionMode{endpoint.ReceiveOnly, endpoint.SendsAtomicWithReceive} {
 		t.Run(mode.String(), func(t *testing.T) {

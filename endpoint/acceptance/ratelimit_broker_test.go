@@ -88,8 +88,8 @@ func TestRateLimitHoldsNoTransaction(t *testing.T) {
 	}
 	for range probes {
 		receive(failed, "an attempt while limited")
-		// A busy machine needs a while to end the attempt's transaction. A wait that held one would leave no third of itself
-		// without.
+		// A busy machine needs a while to end the attempt's transaction. A wait that held one would
+		// leave no third of itself without.
 		for none := 0; none < 5; none++ {
 			var open int
 			_, slept := pool.Exec(ctx, "SELECT pg_sleep(0.1)")

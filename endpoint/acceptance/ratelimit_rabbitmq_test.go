@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// An outage where the broker prefetches and counts released messages: messages are attempted more often than they
-// have retries, and none is lost, given up or handled twice.
+// An outage where the broker prefetches and counts released messages: messages are attempted more
+// often than they have retries, and none is lost, given up or handled twice.
 func TestRateLimitOnRabbitMQ(t *testing.T) {
 	onBrokers(t, []string{"quorum"}, []string{"classic"}, func(t *testing.T, kind string) {
 		broker := &rabbitmq.Transport{URL: brokertest.RabbitMQ(t), QueueType: rabbitmq.QueueType(kind)}

@@ -34,7 +34,8 @@ func keep[M any](heard chan<- got) endpoint.Handler {
 	})
 }
 
-// Each recorded message is handled with its headers, its types and its body, whatever the serializer and the envelope.
+// Each recorded message is handled with its headers, its types and its body, whatever the
+// serializer and the envelope.
 func TestRecordedMessages(t *testing.T) {
 	onBrokers(t, []string{"rabbitmq", "rabbitmq-xml", "postgresql", "sqs"}, []string{"rabbitmq-newtonsoft"}, func(t *testing.T, name string) {
 		on := landscapes[name](t)
@@ -129,7 +130,8 @@ func normal(m any) any {
 	return m
 }
 
-// readOthers puts the recorded messages of the error queue and the audit queue there, and reads them as a driver does.
+// readOthers puts the recorded messages of the error queue and the audit queue there, and reads
+// them as a driver does.
 func (on *landscape) readOthers(t *testing.T) {
 	t.Helper()
 	conn, err := on.Open(t.Context(), transport.Env{Endpoint: on.own})

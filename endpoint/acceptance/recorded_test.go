@@ -134,7 +134,8 @@ func recordings(t *testing.T, file string) (all []recorded) {
 		default:
 			m.unwrap(t, of.MessageAttributes["NServiceBus.AmazonSQS.Headers"].StringValue)
 		}
-		// The transport of SQS writes the duration a second time for itself. The driver takes it off.
+		// The transport of SQS writes the duration a second time for itself. The driver takes it
+		// off.
 		delete(m.Headers, "NServiceBus.AmazonSQS.TimeToBeReceived")
 		if m.ID = m.Headers[header.MessageID]; m.ID == "" {
 			t.Fatalf("%s: %q has no id", file, m.What)
@@ -159,7 +160,8 @@ func (m *recorded) unwrap(t *testing.T, attribute string) {
 	m.Body, m.Headers = string(envelope.Body), envelope.Headers
 }
 
-// value returns the Go value that the body of a message of the recordings has, by its serializer and time of sending.
+// value returns the Go value that the body of a message of the recordings has, by its serializer
+// and time of sending.
 func (m *recorded) value(t *testing.T) any {
 	t.Helper()
 	at := func(s string) time.Time {

@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// The intended differences between a message of ours and its counterpart of NServiceBus, by header or prefix of headers,
-// with their reason.
+// The intended differences between a message of ours and its counterpart of NServiceBus, by header
+// or prefix of headers, with their reason.
 var (
 	onlyTheirs = map[string]string{
 		header.Version:          "there is no version of NServiceBus to name, and no reader needs one",
@@ -39,8 +39,9 @@ var (
 	}
 )
 
-// What the Go endpoint sends for a recorded message of .NET is compared, header by header, with what the .NET endpoint
-// sent for a message of Go's: the reply, the copy in the error queue, the audit copy.
+// What the Go endpoint sends for a recorded message of .NET is compared, header by header, with
+// what the .NET endpoint sent for a message of Go's: the reply, the copy in the error queue, the
+// audit copy.
 func TestMessagesForNET(t *testing.T) {
 	onBrokers(t, []string{"rabbitmq", "rabbitmq-xml", "postgresql", "sqs"}, []string{"rabbitmq-newtonsoft"}, func(t *testing.T, name string) {
 		on := landscapes[name](t)
@@ -66,7 +67,8 @@ type answers struct {
 
 var errPoison = errors.New("go poison: from .NET")
 
-// answer has the recorded commands handled, with one delayed retry, and returns all messages of the Go endpoint.
+// answer has the recorded commands handled, with one delayed retry, and returns all messages of the
+// Go endpoint.
 func (on *landscape) answer(t *testing.T) *answers {
 	t.Helper()
 	on.install(t, on.net)
@@ -125,8 +127,8 @@ func (on *landscape) sameReplies(t *testing.T, a *answers) {
 	}
 }
 
-// sameHeaders compares the headers of m with those of the recorded counterpart: with received, those that were added to
-// the received message.
+// sameHeaders compares the headers of m with those of the recorded counterpart: with received,
+// those that were added to the received message.
 func (on *landscape) sameHeaders(t *testing.T, what string, received map[string]*recorded, m *transport.Message) {
 	t.Helper()
 	theirs, ours := on.counterpart(t, what), maps.Collect(m.Headers.All())
@@ -173,7 +175,8 @@ func without(headers, intended map[string]string) {
 	})
 }
 
-// counterpart returns the headers of the recorded message of that kind, or of RabbitMQ's where a broker has none.
+// counterpart returns the headers of the recorded message of that kind, or of RabbitMQ's where a
+// broker has none.
 func (on *landscape) counterpart(t *testing.T, what string) map[string]string {
 	t.Helper()
 	for _, file := range []string{on.file, "rabbitmq.json"} {
@@ -196,8 +199,8 @@ var shapes = []struct {
 	{"an id of 32 digits", regexp.MustCompile(`^[0-9a-f]{32}$`)},
 }
 
-// forms returns headers with the form of each value in its place: so messages of two runs can be compared. self and other
-// begin the names of the endpoint that wrote them and of its neighbour.
+// forms returns headers with the form of each value in its place: so messages of two runs can be
+// compared. self and other begin the names of the endpoint that wrote them and of its neighbour.
 func (on *landscape) forms(headers map[string]string, self, other string) map[string]string {
 	host, _ := os.Hostname()
 	forms := map[string]string{}

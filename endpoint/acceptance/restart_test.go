@@ -50,8 +50,9 @@ func TestChaosRestartsOfRabbitMQLoseNothing(t *testing.T) {
 			closed := func() { node.Control("close_all_connections", "the operator said so") }
 			stopped := node.RestartApp
 			doubled := p.run(closed, stopped, closed, node.Kill)
-			// What was sent by a handler whose acknowledgement was under way; not what had long been done. A
-			// classic queue writes acknowledgements down when it comes to rest: the kill undoes those since.
+			// What was sent by a handler whose acknowledgement was under way; not what had long
+			// been done. A classic queue writes acknowledgements down when it comes to rest: the
+			// kill undoes those since.
 			if n, _ := rounds(4); kind == rabbitmq.Quorum && doubled > 4*restartConcurrency*n {
 				t.Errorf("%d were sent twice in %d disturbances", doubled, n)
 			}

@@ -21,7 +21,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
-// Retries by a policy on brokers with leases and durable delays: what the bubble tests of package endpoint show in memory.
+// Retries by a policy on brokers with leases and durable delays: what the bubble tests of package
+// endpoint show in memory.
 
 // retrySuite is an endpoint whose handler does what each test says.
 type retrySuite struct {
@@ -161,7 +162,8 @@ func policyOf(use func(resilience.Policy) resilience.Use, p resilience.Policy) r
 // soon has two retries, after 1 s and after 2 s: longer than a lease.
 var soon = resilience.Policy{Name: "soon", Retry: resilience.Retry{Max: 2, Delay: time.Second, Backoff: resilience.Linear}}
 
-// The copies of a message and its last move belong to a transaction, or are confirmed before the message is acknowledged.
+// The copies of a message and its last move belong to a transaction, or are confirmed before the
+// message is acknowledged.
 func TestDeferredRetriesRunOut(t *testing.T) {
 	onStores(t, []string{"postgres", "quorum"}, []string{"sqlite"}, func(s *retrySuite) {
 		s.start(policyOf(resilience.Deferred, soon), func(context.Context, work, attempted) error { return errNo })
@@ -225,7 +227,8 @@ func TestNonRetryableOnBrokers(t *testing.T) {
 	})
 }
 
-// A time-out ends a statement or a call of the handler. It is a failed attempt, and no outage of the database.
+// A time-out ends a statement or a call of the handler. It is a failed attempt, and no outage of
+// the database.
 func TestAttemptTimeoutOnBrokers(t *testing.T) {
 	uses := map[string]func(resilience.Policy) resilience.Use{"inline": resilience.Inline, "deferred": resilience.Deferred}
 	others := []string{"sqlite inline", "sqlite deferred", "postgres deferred", "quorum inline"}
@@ -292,7 +295,8 @@ func TestMessageNamesPolicy(t *testing.T) {
 	})
 }
 
-// The delays are longer than a lease, which is renewed while the message waits; each attempt has its own transaction.
+// The delays are longer than a lease, which is renewed while the message waits; each attempt has
+// its own transaction.
 func TestInlineRetriesAreOneDelivery(t *testing.T) {
 	onStores(t, []string{"postgres"}, []string{"sqlite", "quorum"}, func(s *retrySuite) {
 		s.start(policyOf(resilience.Inline, soon), func(_ context.Context, m work, a attempted) error {
@@ -312,7 +316,8 @@ func TestInlineRetriesAreOneDelivery(t *testing.T) {
 	})
 }
 
-// A stop while a message waits releases it: it is handled by the next process, from its first attempt.
+// A stop while a message waits releases it: it is handled by the next process, from its first
+// attempt.
 func TestStopDuringInlineRetry(t *testing.T) {
 	onStores(t, []string{"quorum"}, []string{"sqlite", "postgres"}, func(s *retrySuite) {
 		slow := resilience.Policy{Name: "slow", Retry: resilience.Retry{Delay: 4 * time.Minute}}
@@ -330,8 +335,8 @@ func TestStopDuringInlineRetry(t *testing.T) {
 	})
 }
 
-// A statement that the time-out ends breaks the transaction, and perhaps its connection. With an inbox, that must not be taken
-// for an outage of its database, which uses up no retry.
+// A statement that the time-out ends breaks the transaction, and perhaps its connection. With an
+// inbox, that must not be taken for an outage of its database, which uses up no retry.
 func TestAttemptTimeoutEndsStatement(t *testing.T) {
 	t.Parallel()
 	url := brokertest.Postgres(t)

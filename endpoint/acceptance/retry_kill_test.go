@@ -17,13 +17,13 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// The proof that a deferred retry survives the process: it is killed while the message waits for its retry, and while the
-// retry runs.
+// The proof that a deferred retry survives the process: it is killed while the message waits for
+// its retry, and while the retry runs.
 
 const retryVariable = "HOLDFAST_RETRY_WORKER" // the store
 
-// retryWorker handles messages until it is killed, and says on its standard output what it does. The first attempt fails.
-// The second one does not end at its first delivery.
+// retryWorker handles messages until it is killed, and says on its standard output what it does.
+// The first attempt fails. The second one does not end at its first delivery.
 func retryWorker() error {
 	store, err := openKillStore(os.Getenv(retryVariable), os.Getenv(placeVariable))
 	if err != nil {

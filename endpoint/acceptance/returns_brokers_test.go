@@ -21,7 +21,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqs"
 )
 
-// returners are ServiceControl on each broker. Prefixes and hierarchies are those of ServiceControl too.
+// returners are ServiceControl on each broker. Prefixes and hierarchies are those of ServiceControl
+// too.
 var returners = map[string]func(t *testing.T) *returner{
 	"quorum":                      rabbitReturner,
 	"postgres":                    func(t *testing.T) *returner { return postgresReturner(t, "") },
@@ -61,8 +62,8 @@ func rabbitReturner(t *testing.T) *returner {
 	}
 }
 
-// postgresReturner reads an address as NServiceBus does: the first dot outside of quotation marks is between schema and
-// table. It knows no schema but that of the address.
+// postgresReturner reads an address as NServiceBus does: the first dot outside of quotation marks
+// is between schema and table. It knows no schema but that of the address.
 func postgresReturner(t *testing.T, schema string) *returner {
 	url := brokertest.Postgres(t)
 	conn, err := pgx.Connect(t.Context(), url)

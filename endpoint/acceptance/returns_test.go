@@ -22,7 +22,8 @@ type returner struct {
 	transport.Transport
 	// address is that of a queue as NServiceBus writes it.
 	address func(queue string) string
-	// put sends a message to an address as the transport of NServiceBus does, which takes it for its own of that form.
+	// put sends a message to an address as the transport of NServiceBus does, which takes it for
+	// its own of that form.
 	put func(t *testing.T, address, nativeID string, headers map[string]string, body []byte)
 
 	acknowledged []string // ids
@@ -74,7 +75,8 @@ func TestReturnsOfServiceControl(t *testing.T) {
 	})
 }
 
-// endpoint is one that fails over a message until ServiceControl returns it, and reports what was sent by its handler.
+// endpoint is one that fails over a message until ServiceControl returns it, and reports what was
+// sent by its handler.
 func (sc *returner) endpoint(name string, handled chan<- returned) endpoint.Config {
 	cfg := sales(sc, endpoint.Handle(func(ctx context.Context, s *endpoint.Session, _ placeOrder) error {
 		if s.Header(header.RetryAcknowledgement) == "" {
@@ -104,8 +106,9 @@ func expectReturned(t *testing.T, handled <-chan returned, want returned) {
 	}
 }
 
-// giveBack returns a message as ServiceControl does (servicecontrol.md 1.3): without the headers of the failure, under a
-// native id of its own, with the address of its error queue, and unless it was edited with the failure's id.
+// giveBack returns a message as ServiceControl does (servicecontrol.md 1.3): without the headers of
+// the failure, under a native id of its own, with the address of its error queue, and unless it was
+// edited with the failure's id.
 func (sc *returner) giveBack(t *testing.T, failed *transport.Message, address, uniqueID string) {
 	t.Helper()
 	headers := map[string]string{}
@@ -124,8 +127,8 @@ func (sc *returner) giveBack(t *testing.T, failed *transport.Message, address, u
 	sc.put(t, address, "FailedMessages/"+brokertest.Name(t, "id"), headers, failed.Body)
 }
 
-// take removes the next failed message from the error queue. As ServiceControl's ingestion does, it takes
-// acknowledgements out beside it.
+// take removes the next failed message from the error queue. As ServiceControl's ingestion does, it
+// takes acknowledgements out beside it.
 func (sc *returner) take(t *testing.T) *transport.Message {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)

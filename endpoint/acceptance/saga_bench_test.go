@@ -47,9 +47,10 @@ type (
 	}
 )
 
-// BenchmarkSagaStep compares a step of a saga with a handler that selects its row FOR UPDATE and updates the row by hand,
-// in the atomic mode on PostgreSQL, at a concurrency of 32. Both have as many rows as -instances says. Each round handles
-// -messages messages for random rows by either; the medians of the rates and of their ratio are reported.
+// BenchmarkSagaStep compares a step of a saga with a handler that selects its row FOR UPDATE and
+// updates the row by hand, in the atomic mode on PostgreSQL, at a concurrency of 32. Both have as
+// many rows as -instances says. Each round handles -messages messages for random rows by either;
+// the medians of the rates and of their ratio are reported.
 func BenchmarkSagaStep(b *testing.B) {
 	w := newBank(b)
 	w.fill(*instances + 1)
@@ -63,9 +64,9 @@ func BenchmarkSagaStep(b *testing.B) {
 	report(b, byRound, "hand")
 }
 
-// BenchmarkHotSaga compares messages for one instance of a saga, of three endpoints at a concurrency of 32 each, with a
-// raw transaction that selects one row FOR UPDATE and updates the row, on one connection and on 32. No attempt may fail,
-// and the sum in the state must be exact.
+// BenchmarkHotSaga compares messages for one instance of a saga, of three endpoints at a
+// concurrency of 32 each, with a raw transaction that selects one row FOR UPDATE and updates the
+// row, on one connection and on 32. No attempt may fail, and the sum in the state must be exact.
 func BenchmarkHotSaga(b *testing.B) {
 	w := newBank(b)
 	w.fill(1)
@@ -84,8 +85,8 @@ func BenchmarkHotSaga(b *testing.B) {
 	report(b, byRound, "raw1")
 }
 
-// BenchmarkSagaBesideHotOne compares the rate of messages for 1,000 instances alone with their rate beside messages for
-// one hot instance, which are each tenth message.
+// BenchmarkSagaBesideHotOne compares the rate of messages for 1,000 instances alone with their rate
+// beside messages for one hot instance, which are each tenth message.
 func BenchmarkSagaBesideHotOne(b *testing.B) {
 	w := newBank(b)
 	w.fill(1001)
@@ -127,8 +128,8 @@ func middle(values []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// bank is a database with accounts: in the records of the saga "accounts" of the endpoint "saga", and in a table of the
-// handler of the endpoint "hand".
+// bank is a database with accounts: in the records of the saga "accounts" of the endpoint "saga",
+// and in a table of the handler of the endpoint "hand".
 type bank struct {
 	*testing.B
 
@@ -270,8 +271,8 @@ func (w *bank) put(name string, n int, account func(n int) string) {
 	must(w, err)
 }
 
-// rate runs n endpoints until all messages are handled. It returns the messages a second of those that counter counts,
-// until they are handled.
+// rate runs n endpoints until all messages are handled. It returns the messages a second of those
+// that counter counts, until they are handled.
 func (w *bank) rate(n int, name string, counter *atomic.Int64, messages int) float64 {
 	w.Helper()
 	before := counter.Load()

@@ -15,8 +15,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
-// crossed adds two sagas with one instance each, which each message changes: one type of message changes the left one
-// first, the other type the right one. Messages of two processes therefore wait for each other's record.
+// crossed adds two sagas with one instance each, which each message changes: one type of message
+// changes the left one first, the other type the right one. Messages of two processes therefore
+// wait for each other's record.
 func crossed(cfg *endpoint.Config) {
 	both := func(name string) []endpoint.Handler {
 		return saga.New(name,
@@ -45,7 +46,8 @@ func (h *troubled) exact() {
 	}
 }
 
-// Two processes change the same two instances in opposite order: the server ends deadlocks, none of which is a failure.
+// Two processes change the same two instances in opposite order: the server ends deadlocks, none of
+// which is a failure.
 func TestSagasInOppositeOrderFailNoMessage(t *testing.T) {
 	for _, level := range []string{"read committed", "repeatable read", "serializable"} {
 		t.Run(level, func(t *testing.T) {
@@ -95,7 +97,8 @@ func TestTroubleWithRecordsUsesUpNoRetry(t *testing.T) {
 	}
 }
 
-// Another session holds the rows for longer than a statement waits for them, and the sessions are ended meanwhile.
+// Another session holds the rows for longer than a statement waits for them, and the sessions are
+// ended meanwhile.
 func TestARecordThatAnotherSessionHolds(t *testing.T) {
 	for name, end := range map[string]func(h *troubled){"rolled back": func(*troubled) {}, "sessions ended": (*troubled).endSessions} {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +114,8 @@ func TestARecordThatAnotherSessionHolds(t *testing.T) {
 			_, err = tx.Exec(t.Context(), `SELECT 1 FROM holdfast_state FOR UPDATE`)
 			must(t, err)
 			h.send(5)
-			// The wait is a constant of the product: until the first statement fails, and the next one waits.
+			// The wait is a constant of the product: until the first statement fails, and the next
+			// one waits.
 			<-time.After(tablequeue.RecordWait * 3 / 2)
 			end(h)
 			_ = tx.Rollback(t.Context())

@@ -17,8 +17,8 @@ import (
 
 type counted struct{ N int }
 
-// Two endpoints share a file, which takes no lock for a record: what one of them has changed meanwhile is a conflict,
-// and is repeated.
+// Two endpoints share a file, which takes no lock for a record: what one of them has changed
+// meanwhile is a conflict, and is repeated.
 func TestASagaOnSQLiteCountsEachMessageOnce(t *testing.T) {
 	for name, broker := range map[string]*inmemory.Transport{"atomic": nil, "outbox": {}} {
 		t.Run(name, func(t *testing.T) {

@@ -21,11 +21,11 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqs"
 )
 
-// A scenario is a test that can run on several brokers. The test names them in a call of onBrokers: make test runs the
-// scenario on the brokers that can break it, make test-faults on all of them.
+// A scenario is a test that can run on several brokers. The test names them in a call of onBrokers:
+// make test runs the scenario on the brokers that can break it, make test-faults on all of them.
 
-// scenarios returns the tests that call onBrokers, by their names without Test. It is a function because a variable would
-// refer to itself by way of onBrokers.
+// scenarios returns the tests that call onBrokers, by their names without Test. It is a function
+// because a variable would refer to itself by way of onBrokers.
 func scenarios() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
 		"AckQueueMayVanish":           TestAckQueueMayVanish,
@@ -68,7 +68,8 @@ func scenarios() map[string]func(*testing.T) {
 
 const everyBroker = "TestChaosScenariosOnEveryBroker"
 
-// Each scenario holds on each of its brokers. The short form takes those that make test leaves out, an eighth of them a day.
+// Each scenario holds on each of its brokers. The short form takes those that make test leaves out,
+// an eighth of them a day.
 func TestChaosScenariosOnEveryBroker(t *testing.T) {
 	full := brokertest.Fault(t)
 	if !full {
@@ -84,7 +85,8 @@ const sampleDays = 8
 
 func today() uint64 { return uint64(time.Now().Unix()/(24*60*60)) % sampleDays }
 
-// onBrokers runs a scenario on the brokers of one list in make test, and on those of both lists in make test-faults.
+// onBrokers runs a scenario on the brokers of one list in make test, and on those of both lists in
+// make test-faults.
 func onBrokers(t *testing.T, first, others []string, test func(t *testing.T, broker string)) {
 	t.Helper()
 	scenario, everywhere := strings.CutPrefix(t.Name(), everyBroker+"/")

@@ -23,7 +23,8 @@ var idleSchedules = flag.Int("schedules", 1000, "schedules of BenchmarkIdleSched
 
 var endedJobs = flag.Int("ended", 1_000_000, "ended jobs of BenchmarkEndedJobs")
 
-// BenchmarkEndedJobs looks at jobs beside as many that have ended as -ended says: at one of them, and at the snapshot.
+// BenchmarkEndedJobs looks at jobs beside as many that have ended as -ended says: at one of them,
+// and at the snapshot.
 func BenchmarkEndedJobs(b *testing.B) {
 	for _, database := range []string{"sqlite", "postgres"} {
 		b.Run(database, func(b *testing.B) {
@@ -87,8 +88,9 @@ func endJob(b *testing.B, store transport.StateStore, n int) error {
 	return store.Save(b.Context(), r)
 }
 
-// BenchmarkIdleSchedules counts the transactions of a PostgreSQL server that ten idle instances cause, without schedules and
-// with as many as -schedules says, of which none is due. It also reports the time of a snapshot with them.
+// BenchmarkIdleSchedules counts the transactions of a PostgreSQL server that ten idle instances
+// cause, without schedules and with as many as -schedules says, of which none is due. It also
+// reports the time of a snapshot with them.
 func BenchmarkIdleSchedules(b *testing.B) {
 	for _, n := range []int{0, *idleSchedules} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

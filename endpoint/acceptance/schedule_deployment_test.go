@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// startSchedule runs a process whose schedule has an interval, and returns its inspector and a function that ends the process.
+// startSchedule runs a process whose schedule has an interval, and returns its inspector and a
+// function that ends the process.
 func startSchedule(t *testing.T, broker transport.Transport, every time.Duration) (inspector *schedule.Inspector, stop func()) {
 	t.Helper()
 	scheduler, err := schedule.New(schedule.Config{Schedules: []schedule.Schedule{{Name: "reports", Every: every, Message: work{}}}})
@@ -38,8 +39,8 @@ func startSchedule(t *testing.T, broker transport.Transport, every time.Duration
 	}
 }
 
-// Versions of a program with different intervals start one after the other, and the last one decides. Each process has a
-// record, which ends with the process.
+// Versions of a program with different intervals start one after the other, and the last one
+// decides. Each process has a record, which ends with the process.
 func TestScheduleDeployments(t *testing.T) {
 	onBrokers(t, []string{"sqlite", "postgres"}, []string{"memory"}, func(t *testing.T, broker string) {
 		place := openBroker(t, broker)

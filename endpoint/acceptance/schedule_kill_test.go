@@ -22,13 +22,14 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// The proof of schedules: two processes that run a schedule are killed at random, while its occurrences are queued, run and
-// wait for a retry. In the end each occurrence has one row, and none is missing.
+// The proof of schedules: two processes that run a schedule are killed at random, while its
+// occurrences are queued, run and wait for a retry. In the end each occurrence has one row, and
+// none is missing.
 
 const scheduleVariable = "HOLDFAST_SCHEDULE_WORKER" // queues and database of a worker process
 
-// scheduleWorker runs a schedule until it is killed, or its standard input ends. The first attempt at every third
-// occurrence fails, and every other one takes a while.
+// scheduleWorker runs a schedule until it is killed, or its standard input ends. The first attempt
+// at every third occurrence fails, and every other one takes a while.
 func scheduleWorker() error {
 	var broker, database string
 	if _, err := fmt.Sscan(os.Getenv(scheduleVariable), &broker, &database); err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
-// A file has one writer at a time, and the states of a job are written beside the transaction of its handler.
+// A file has one writer at a time, and the states of a job are written beside the transaction of
+// its handler.
 func TestAJobOnSQLiteIsRetriedAtOnce(t *testing.T) {
 	for name, broker := range map[string]*inmemory.Transport{"atomic": nil, "outbox": {}} {
 		t.Run(name, func(t *testing.T) {

@@ -70,7 +70,8 @@ func (r raw) name() string {
 	return full[strings.LastIndex(full, ".")+1:]
 }
 
-// wantReports compares one report of each name with the specification. address is that of the endpoint's queue.
+// wantReports compares one report of each name with the specification. address is that of the
+// endpoint's queue.
 func wantReports(t *testing.T, found map[string]raw, name, address string) {
 	t.Helper()
 	const guid = "0199a2f0-6f2b-7cc1-a4c5-4f1fd0c4c9a1"
@@ -306,7 +307,8 @@ func install(t *testing.T, broker transport.Transport, queues ...string) transpo
 	return conn
 }
 
-// Reports on PostgreSQL are as ServiceControl reads them, whether the transport has a URL or a pool of the program's.
+// Reports on PostgreSQL are as ServiceControl reads them, whether the transport has a URL or a pool
+// of the program's.
 func TestPostgresReports(t *testing.T) {
 	onBrokers(t, []string{"URL"}, []string{"Pool"}, func(t *testing.T, kind string) {
 		url, sc := brokertest.Postgres(t), serviceControl(t)
@@ -386,8 +388,8 @@ func ofPostgres(t *testing.T, pool *pgxpool.Pool, queue string) (all []raw) {
 	return all
 }
 
-// awaitExpiry waits until left messages can be received: 1, if the result of the check, which does not expire, is among
-// them.
+// awaitExpiry waits until left messages can be received: 1, if the result of the check, which does
+// not expire, is among them.
 func awaitExpiry(t *testing.T, conn transport.Conn, queue string, left int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
@@ -452,7 +454,8 @@ func decoded(t *testing.T, body []byte) (m map[string]any) {
 	return m
 }
 
-// receiveReports receives from now on. The function that it returns waits until there are n kinds of reports, and ends that.
+// receiveReports receives from now on. The function that it returns waits until there are n kinds
+// of reports, and ends that.
 func receiveReports(t *testing.T, conn transport.Conn, queues ...string) func(n int) map[string]raw {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)

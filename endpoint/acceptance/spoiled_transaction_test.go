@@ -17,7 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/postgres"
 )
 
-// spoiling are statements of handlers after which the engine's own statements fail, or mean something else.
+// spoiling are statements of handlers after which the engine's own statements fail, or mean
+// something else.
 var spoiling = []string{
 	`SET LOCAL ROLE %[1]s`,
 	`SET ROLE %[1]s`,
@@ -33,8 +34,8 @@ var spoiling = []string{
 	`COMMIT; BEGIN`,
 }
 
-// A handler that spoils its transaction fails by itself: its message ends, other messages are handled, and the endpoint is
-// ready.
+// A handler that spoils its transaction fails by itself: its message ends, other messages are
+// handled, and the endpoint is ready.
 func TestHandlersThatSpoilTheirTransaction(t *testing.T) {
 	for _, mode := range []string{"outbox", "atomic", "atomic without inbox"} {
 		t.Run(mode, func(t *testing.T) {

@@ -26,8 +26,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// The proof of sagas and schedules: worker processes are killed at random, and in the end each message has changed three
-// sagas once, and each occurrence of a schedule has one row.
+// The proof of sagas and schedules: worker processes are killed at random, and in the end each
+// message has changed three sagas once, and each occurrence of a schedule has one row.
 
 const (
 	stateVariable = "HOLDFAST_STATE_WORKER" // what the worker runs, its broker or "atomic", and its database
@@ -43,8 +43,8 @@ type kept struct{ N int }
 
 type late struct{}
 
-// countingSagas count each message: for one instance, for many, and with a time-out that is set or cancelled. No time-out
-// is due while the test runs: one that is handled spoils the count.
+// countingSagas count each message: for one instance, for many, and with a time-out that is set or
+// cancelled. No time-out is due while the test runs: one that is handled spoils the count.
 func countingSagas() []endpoint.Handler {
 	count := func(c *saga.Context[kept]) error {
 		c.State.N++
@@ -159,7 +159,8 @@ type stateProof struct {
 	workers                [stateWorkers]*worker
 }
 
-// stateProofs runs f on each broker and database, with the number of kills in the short and in the full form.
+// stateProofs runs f on each broker and database, with the number of kills in the short and in the
+// full form.
 func stateProofs(t *testing.T, what string, short, long int, f func(ctx context.Context, p *stateProof, full bool)) {
 	full := brokertest.Fault(t)
 	for _, at := range [][2]string{{"quorum", "postgres"}, {"atomic", "postgres"}, {"atomic", "sqlite"}} {
@@ -370,7 +371,8 @@ func TestChaosKillsRunEachOccurrenceOnce(t *testing.T) {
 			p.until(ctx, func() bool { return len(p.written(ctx)) >= occurrences*i/p.kills })
 			p.kill()
 		}
-		// An occurrence may run before an earlier occurrence of the schedule. If a gap stays, the time limit ends the test.
+		// An occurrence may run before an earlier occurrence of the schedule. If a gap stays, the
+		// time limit ends the test.
 		gap := ""
 		defer func() {
 			if gap != "" {
@@ -402,8 +404,8 @@ func TestChaosKillsRunEachOccurrenceOnce(t *testing.T) {
 	})
 }
 
-// gapOf names a schedule that has a row of an earlier and of a later occurrence, and no row between the two. The result is "" if
-// every schedule has all rows.
+// gapOf names a schedule that has a row of an earlier and of a later occurrence, and no row between
+// the two. The result is "" if every schedule has all rows.
 func gapOf(rows []int) string {
 	last := map[int]int{}
 	for _, row := range slices.Sorted(slices.Values(rows)) {

@@ -34,10 +34,11 @@ type (
 	}
 )
 
-// BenchmarkTimers measures named timers in the atomic mode on PostgreSQL, beside as many as -waiting says, which are due
-// in a day. Each round sets 1,000 timers, of which 100 are due every 0.2 s, and then 10,000 that are cancelled. The benchmark
-// reports how late timers are handled after they were due, the rates of setting and cancelling, and the bytes of the
-// table and its indexes for each waiting timer, before and after the rounds.
+// BenchmarkTimers measures named timers in the atomic mode on PostgreSQL, beside as many as
+// -waiting says, which are due in a day. Each round sets 1,000 timers, of which 100 are due every
+// 0.2 s, and then 10,000 that are cancelled. The benchmark reports how late timers are handled
+// after they were due, the rates of setting and cancelling, and the bytes of the table and its
+// indexes for each waiting timer, before and after the rounds.
 func BenchmarkTimers(b *testing.B) {
 	const due, cancelled, each = 1_000, 10_000, 100
 	w := newTimers(b)

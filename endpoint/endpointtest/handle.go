@@ -17,15 +17,17 @@ import (
 // Client is the name of the endpoint that sends Handle's message, and the queue of replies to it.
 const Client = "client"
 
-// Handle processes m once by an endpoint made of cfg, and returns the outcome. A handler's error is part of the
-// [Result], not an error of Handle.
+// Handle processes m once by an endpoint made of cfg, and returns the outcome. A handler's error is
+// part of the [Result], not an error of Handle.
 //
-// m is a registered message, or a pointer to one; it arrives as if another endpoint had sent it, or published it if it
-// is an event, with the options: [endpoint.Header], [endpoint.MessageID] or [endpoint.ReplyTo], say. Options that say
-// where and when to send it have no effect. Replies go to [Client] unless ReplyTo says otherwise.
+// m is a registered message, or a pointer to one; it arrives as if another endpoint had sent it, or
+// published it if it is an event, with the options: [endpoint.Header], [endpoint.MessageID] or
+// [endpoint.ReplyTo], say. Options that say where and when to send it have no effect. Replies go to
+// [Client] unless ReplyTo says otherwise.
 //
-// cfg needs Messages and Handlers. Its Transport is not used; every queue that is sent to exists. Nothing is logged
-// unless Logger is set. A context of a handler has the values of ctx, and ends with it.
+// cfg needs Messages and Handlers. Its Transport is not used; every queue that is sent to exists.
+// Nothing is logged unless Logger is set. A context of a handler has the values of ctx, and ends
+// with it.
 //
 // It returns an error if cfg or m is not valid, and if ctx ends before the message is settled.
 func Handle(ctx context.Context, cfg endpoint.Config, m any, opts ...endpoint.SendOption) (Result, error) {
@@ -60,7 +62,8 @@ func Handle(ctx context.Context, cfg endpoint.Config, m any, opts ...endpoint.Se
 	return rec.result(ctx)
 }
 
-// newBroker returns a broker with one queue, which delivers one message once, and accepts messages to every queue.
+// newBroker returns a broker with one queue, which delivers one message once, and accepts messages
+// to every queue.
 func newBroker(ctx context.Context, queue string) *inmemory.Transport {
 	broker := &inmemory.Transport{}
 	broker.CreateQueues(queue)

@@ -16,15 +16,15 @@ type Result struct {
 	Err error
 	// Action is that of recoverability, with the delay or the queue. Nil when Completed.
 	Action recoverability.Action
-	// Sent holds the sent messages, in order. Messages of a failed handler are not sent, except those with
-	// [endpoint.Immediately].
+	// Sent holds the sent messages, in order. Messages of a failed handler are not sent, except
+	// those with [endpoint.Immediately].
 	Sent []Sent
 }
 
 // Sent is a message that was sent.
 type Sent struct {
-	// Value is the message as its receiver decodes it, or as it was sent if it cannot be decoded: a struct, never a
-	// pointer. Nil for an operation that a behavior of the Dispatch stage added.
+	// Value is the message as its receiver decodes it, or as it was sent if it cannot be decoded: a
+	// struct, never a pointer. Nil for an operation that a behavior of the Dispatch stage added.
 	Value any
 	// Intent is [header.IntentSend], IntentPublish or IntentReply.
 	Intent string

@@ -1,4 +1,5 @@
-// Package health serves the health of endpoints over HTTP, for an orchestrator's probes, a load balancer or a person.
+// Package health serves the health of endpoints over HTTP, for an orchestrator's probes, a load
+// balancer or a person.
 //
 // It is a separate package so that package endpoint does not import net/http.
 package health
@@ -10,15 +11,15 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 )
 
-// Live returns a handler that answers 200 if all endpoints are live, and 503 if the process must be restarted. The body
-// is a JSON array with the [endpoint.Health] of each. The reasons in it are texts of errors, which name queues and
-// hosts: do not serve it publicly.
+// Live returns a handler that answers 200 if all endpoints are live, and 503 if the process must be
+// restarted. The body is a JSON array with the [endpoint.Health] of each. The reasons in it are
+// texts of errors, which name queues and hosts: do not serve it publicly.
 func Live(endpoints ...*endpoint.Endpoint) http.Handler {
 	return handler(endpoints, func(h endpoint.Health) bool { return h.Live })
 }
 
-// Ready returns a handler that answers 200 if all endpoints receive and process messages, and 503 otherwise. The body
-// is that of [Live].
+// Ready returns a handler that answers 200 if all endpoints receive and process messages, and 503
+// otherwise. The body is that of [Live].
 func Ready(endpoints ...*endpoint.Endpoint) http.Handler {
 	return handler(endpoints, func(h endpoint.Health) bool { return h.Ready })
 }

@@ -1,11 +1,12 @@
-// Command deliverycount shows how a behavior ends the endless retries of a message that kills the process.
-// No handler returns an error for such a message, so recoverability never decides about it. But the queue counts
-// the deliveries of a message: the behavior reads the count before the handler is called, and fails the message
-// with an unrecoverable error. The message is moved to the error queue.
+// Command deliverycount shows how a behavior ends the endless retries of a message that kills the
+// process. No handler returns an error for such a message, so recoverability never decides about
+// it. But the queue counts the deliveries of a message: the behavior reads the count before the
+// handler is called, and fails the message with an unrecoverable error. The message is moved to the
+// error queue.
 //
-// Every endpoint has a guard, recoverability.Quarantine, which identifies the message with certainty. This limit
-// on deliveries is simpler: it also parks messages that were in flight beside it each time. The limit has to be
-// below that of the guard.
+// Every endpoint has a guard, recoverability.Quarantine, which identifies the message with
+// certainty. This limit on deliveries is simpler: it also parks messages that were in flight beside
+// it each time. The limit has to be below that of the guard.
 //
 // The program is its own supervisor: it restarts a worker that dies.
 //

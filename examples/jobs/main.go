@@ -1,5 +1,6 @@
-// Command jobs shows a schedule and a job: an order is charged, and its invoice is a job that is sent with what the handler
-// writes. The mail server refuses the invoice twice, so the job waits for its retries. A report is built at times.
+// Command jobs shows a schedule and a job: an order is charged, and its invoice is a job that is
+// sent with what the handler writes. The mail server refuses the invoice twice, so the job waits
+// for its retries. A report is built at times.
 //
 //	go run ./examples/jobs
 package main
@@ -94,7 +95,8 @@ func run(ctx context.Context) (err error) {
 	}
 	b := &Billing{scheduler: scheduler, job: make(chan string, 1), ended: make(chan struct{}), reported: stop}
 	cfg := endpoint.Config{
-		// With PostgreSQL: &postgres.Transport{URL: url}. With another broker: Outbox: &postgres.Transport{URL: url}.
+		// With PostgreSQL: &postgres.Transport{URL: url}. With another broker: Outbox:
+		// &postgres.Transport{URL: url}.
 		Name: "billing", Transport: &sqlite.Transport{Path: filepath.Join(dir, "billing.db")}, Install: true,
 		Transactions: endpoint.SendsAtomicWithReceive,
 		Messages: []endpoint.Message{

@@ -1,6 +1,7 @@
-// Command outbox shows a service whose data is in PostgreSQL and whose messages are in RabbitMQ: a web request and a
-// message handler that each write a row and send a message, both or neither. The command starts the service as a process
-// of its own, kills it in the midst of its work, starts it again, and counts in the end. shop.go is the service.
+// Command outbox shows a service whose data is in PostgreSQL and whose messages are in RabbitMQ: a
+// web request and a message handler that each write a row and send a message, both or neither. The
+// command starts the service as a process of its own, kills it in the midst of its work, starts it
+// again, and counts in the end. shop.go is the service.
 //
 //	POSTGRES_URL=postgres://user:password@localhost:5432/shop AMQP_URL=amqp://guest:guest@localhost:5672/ \
 //	    go run ./examples/outbox
@@ -45,7 +46,8 @@ func main() {
 	}
 }
 
-// run places orders at the service, kills it, and counts the charges and the ids of the messages that ship.
+// run places orders at the service, kills it, and counts the charges and the ids of the messages
+// that ship.
 func run(ctx context.Context, postgresURL, amqpURL string, out io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, 3*time.Minute)
 	defer stop()
@@ -173,7 +175,8 @@ func (s *service) place(ctx context.Context, order string) {
 	}
 }
 
-// shipments is the receiver of what the service sends. It has no inbox, and so it sees each message that arrives.
+// shipments is the receiver of what the service sends. It has no inbox, and so it sees each message
+// that arrives.
 type shipments struct {
 	run string
 	all chan struct{} // closed when all orders were shipped

@@ -26,7 +26,8 @@ var messages = []endpoint.Message{
 	endpoint.Command[ShipOrder]("Shop.ShipOrder").To("shipping"),
 }
 
-// shop serves web requests and handles messages until ctx ends or the process is killed. It prints its address.
+// shop serves web requests and handles messages until ctx ends or the process is killed. It prints
+// its address.
 func shop(ctx context.Context, postgresURL, amqpURL string, out io.Writer) error {
 	cfg, err := pgxpool.ParseConfig(postgresURL)
 	if err != nil {
@@ -66,8 +67,8 @@ func shop(ctx context.Context, postgresURL, amqpURL string, out io.Writer) error
 	return sales.Run(ctx)
 }
 
-// placeOrder serves requests. The order and the command to charge it are one transaction of the program's own. The broker
-// may be away meanwhile.
+// placeOrder serves requests. The order and the command to charge it are one transaction of the
+// program's own. The broker may be away meanwhile.
 func placeOrder(db *pgxpool.Pool, sales *endpoint.Endpoint) http.HandlerFunc {
 	errPlaced := errors.New("the order was placed before")
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -90,7 +91,8 @@ func placeOrder(db *pgxpool.Pool, sales *endpoint.Endpoint) http.HandlerFunc {
 	}
 }
 
-// charge handles a message: its row, the command to ship, and the fact that the message was handled are one transaction.
+// charge handles a message: its row, the command to ship, and the fact that the message was handled
+// are one transaction.
 func charge(ctx context.Context, s *endpoint.Session, m ChargeOrder) error {
 	tx, err := postgres.Tx(ctx, s)
 	if err != nil {

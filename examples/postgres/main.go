@@ -1,5 +1,6 @@
-// Command postgres shows a handler's own write that is one with its message: the row of the charge, the end of the
-// command and the event that it causes are one transaction of PostgreSQL, where the queues are too.
+// Command postgres shows a handler's own write that is one with its message: the row of the charge,
+// the end of the command and the event that it causes are one transaction of PostgreSQL, where the
+// queues are too.
 //
 //	POSTGRES_URL=postgres://user:password@localhost:5432/shop go run ./examples/postgres
 package main

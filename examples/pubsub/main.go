@@ -1,5 +1,6 @@
-// Command pubsub shows an event that reaches all who want it: billing subscribes to OrderPlaced, the audit
-// to its base type OrderEvent and so to every event of an order. The shop knows neither of them.
+// Command pubsub shows an event that reaches all who want it: billing subscribes to OrderPlaced,
+// the audit to its base type OrderEvent and so to every event of an order. The shop knows neither
+// of them.
 //
 //	go run ./examples/pubsub
 package main

@@ -1,6 +1,6 @@
 // Command requestreply shows a request and its answer: the shop asks the bank to charge a card, and
-// handles the reply as a message like any other. What the reply belongs to is in its headers, so the
-// shop may be restarted between the two.
+// handles the reply as a message like any other. What the reply belongs to is in its headers, so
+// the shop may be restarted between the two.
 //
 //	go run ./examples/requestreply
 package main

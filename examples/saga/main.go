@@ -1,5 +1,5 @@
-// Command saga shows a process with a state and a time-out: an order waits for its payment. One order is paid, which
-// cancels its time-out, and the other one is cancelled when its time is over.
+// Command saga shows a process with a state and a time-out: an order waits for its payment. One
+// order is paid, which cancels its time-out, and the other one is cancelled when its time is over.
 //
 //	go run ./examples/saga
 package main
@@ -71,7 +71,8 @@ func run(ctx context.Context) error {
 	}
 	policy := Policy{Patience: 2 * time.Second} // three days, in a shop
 	sales, err := endpoint.New(endpoint.Config{
-		// With PostgreSQL: &postgres.Transport{URL: url}. With another broker: Outbox: &postgres.Transport{URL: url}.
+		// With PostgreSQL: &postgres.Transport{URL: url}. With another broker: Outbox:
+		// &postgres.Transport{URL: url}.
 		Name: "sales", Transport: &inmemory.Transport{}, Install: true,
 		Transactions: endpoint.SendsAtomicWithReceive,
 		Concurrency:  1, // one message after the other, so that an order is placed before it is paid

@@ -1,5 +1,6 @@
-// Command sqlite shows a handler's own write that is one with its message: the row of the charge, the end of the
-// command and the event that it causes happen together or not at all. The queues and the table are in one file.
+// Command sqlite shows a handler's own write that is one with its message: the row of the charge,
+// the end of the command and the event that it causes happen together or not at all. The queues and
+// the table are in one file.
 //
 //	go run ./examples/sqlite
 package main
@@ -45,7 +46,8 @@ func run(ctx context.Context, path string) error {
 	}
 
 	charge := func(ctx context.Context, s *endpoint.Session, m ChargeOrder) error {
-		// The function runs when the handlers have returned nil: only one can write to a file at a time.
+		// The function runs when the handlers have returned nil: only one can write to a file at a
+		// time.
 		err := sqlite.OnCommit(ctx, s, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, `insert into charges (order_id) values (?)`, m.OrderID)
 			return err

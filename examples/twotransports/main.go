@@ -1,6 +1,7 @@
-// Command twotransports runs two endpoints on two transports in one process, each with a receive loop and
-// retries of its own: orders are taken from a file of SQLite, where they survive whatever happens;
-// charging them is work for another queue, which is in memory, or in RabbitMQ when AMQP_URL is set.
+// Command twotransports runs two endpoints on two transports in one process, each with a receive
+// loop and retries of its own: orders are taken from a file of SQLite, where they survive whatever
+// happens; charging them is work for another queue, which is in memory, or in RabbitMQ when
+// AMQP_URL is set.
 //
 //	go run ./examples/twotransports
 //	AMQP_URL=amqp://guest:guest@localhost:5672/ go run ./examples/twotransports
@@ -64,7 +65,8 @@ func run(ctx context.Context, first, second transport.Transport) error {
 			if err := succeedAt(2, s, "orders"); err != nil {
 				return err
 			}
-			// No transaction spans two brokers: after a crash this is sent again, under the same id.
+			// No transaction spans two brokers: after a crash this is sent again, under the same
+			// id.
 			return charging.SendLocal(ctx, ChargeOrder(m), endpoint.MessageID("charge-"+m.OrderID))
 		})},
 	})

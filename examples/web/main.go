@@ -1,5 +1,6 @@
-// Command web shows a web request that writes a row and sends a message in one transaction of PostgreSQL: an order that
-// was refused leaves neither, and one that was accepted both, whenever the program is killed.
+// Command web shows a web request that writes a row and sends a message in one transaction of
+// PostgreSQL: an order that was refused leaves neither, and one that was accepted both, whenever
+// the program is killed.
 //
 //	POSTGRES_URL=postgres://user:password@localhost:5432/shop go run ./examples/web
 package main

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Backoff returns pauses that double from Min to Max, each shortened at random by up to a half. It is not safe for
-// concurrent use.
+// Backoff returns pauses that double from Min to Max, each shortened at random by up to a half. It
+// is not safe for concurrent use.
 type Backoff struct {
 	Min, Max time.Duration
 

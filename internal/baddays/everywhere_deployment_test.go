@@ -9,8 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// badDeployment has a handler that fails with every message, under a rate limit that takes this for an outage. The messages
-// reach the error queue all the same, and the next deployment handles what comes.
+// badDeployment has a handler that fails with every message, under a rate limit that takes this for
+// an outage. The messages reach the error queue all the same, and the next deployment handles what
+// comes.
 func badDeployment(t *testing.T) outcome {
 	normal := onEach(t, func(d *orderDay) time.Duration {
 		messages := size(5, 30)

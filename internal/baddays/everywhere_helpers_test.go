@@ -22,7 +22,8 @@ var errBadDay = errors.New("bad day")
 // order is the message of these days.
 type order struct{ N int }
 
-// brokers are the transports that a day of every transport runs on: SQLite, and at full size PostgreSQL and RabbitMQ too.
+// brokers are the transports that a day of every transport runs on: SQLite, and at full size
+// PostgreSQL and RabbitMQ too.
 func brokers(t *testing.T) map[string]transport.Transport {
 	t.Helper()
 	on := map[string]transport.Transport{"sqlite": &sqlite.Transport{Path: filepath.Join(t.TempDir(), "queues.db"), Relaxed: true}}

@@ -37,9 +37,11 @@ const (
 	memoryVariable = "HOLDFAST_MEMORY_WORKER" // how the worker is to work, as JSON
 
 	memoryConcurrency = 50
-	// memoryHandling is how long a handler takes, so that as many messages are held as there is room for.
+	// memoryHandling is how long a handler takes, so that as many messages are held as there is
+	// room for.
 	memoryHandling = 100 * time.Millisecond
-	// memoryBeside is how much live heap is allowed beside the bound: what belongs to no message that is held.
+	// memoryBeside is how much live heap is allowed beside the bound: what belongs to no message
+	// that is held.
 	memoryBeside = 64 << 20
 )
 
@@ -54,7 +56,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// memoryWork is what a worker process does: it runs an endpoint on a transport until its standard input ends.
+// memoryWork is what a worker process does: it runs an endpoint on a transport until its standard
+// input ends.
 type memoryWork struct {
 	Driver, Place, Queue string
 	Bound                int64
@@ -158,8 +161,8 @@ func peakRSS() (int64, error) {
 	return 0, errors.New("no VmHWM in /proc/self/status")
 }
 
-// measureMemory sends total bytes of the largest messages through a worker process, with as much waiting at
-// the broker all the time as four times the bound.
+// measureMemory sends total bytes of the largest messages through a worker process, with as much
+// waiting at the broker all the time as four times the bound.
 func measureMemory(t testing.TB, driver string, bound, total int64) memoryUse {
 	t.Helper()
 	w := memoryWork{Driver: driver, Queue: brokertest.Name(t, "large"), Bound: bound}
@@ -227,7 +230,8 @@ func largeBody(size int) []byte {
 	return b.Bytes()
 }
 
-// drain runs the worker until it has handled all messages, and sends one for each that was handled until all are sent.
+// drain runs the worker until it has handled all messages, and sends one for each that was handled
+// until all are sent.
 func (w memoryWork) drain(ctx context.Context, t testing.TB, messages, sent int, send func(n int)) (use memoryUse) {
 	t.Helper()
 	text, err := json.Marshal(w)
@@ -295,7 +299,8 @@ func largeMessages(t *testing.T) outcome {
 	return outcome{message: "received when there is room", neighbours: "wait for room", normal: 0}
 }
 
-// BenchmarkLargeMessages shows the memory of a process that receives 2 GiB of the largest messages, without the race detector.
+// BenchmarkLargeMessages shows the memory of a process that receives 2 GiB of the largest messages,
+// without the race detector.
 func BenchmarkLargeMessages(b *testing.B) {
 	for _, driver := range memoryDrivers {
 		b.Run(driver, func(b *testing.B) {

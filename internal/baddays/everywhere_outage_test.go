@@ -9,7 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// limitedOutage has an outage of what the handler needs, under a rate limit: no message is lost or handled twice.
+// limitedOutage has an outage of what the handler needs, under a rate limit: no message is lost or
+// handled twice.
 func limitedOutage(t *testing.T) outcome {
 	normal := onEach(t, func(d *orderDay) time.Duration {
 		messages, failures := size(20, 200), size(40, 400)

@@ -8,7 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// moveToAnOwnQueue has a policy that moves failed messages to the other queue of the endpoint, and back.
+// moveToAnOwnQueue has a policy that moves failed messages to the other queue of the endpoint, and
+// back.
 func moveToAnOwnQueue(t *testing.T) outcome {
 	onEach(t, func(d *orderDay) time.Duration {
 		bad := size(5, 100)

@@ -18,7 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// rollingCommit is the version that this one replaces: the program testdata/shop is built from both.
+// rollingCommit is the version that this one replaces: the program testdata/shop is built from
+// both.
 const rollingCommit = "a477253"
 
 // rolledShop is a deployment of the shop, and the step back, on each kind of database.
@@ -41,7 +42,8 @@ func rolledShop(t *testing.T) outcome {
 	return outcome{message: "each order ends once, in whichever version", neighbours: "no timer, job, row or occurrence is lost or doubled"}
 }
 
-// rollShop runs the earlier version, both, the present one alone, and both again, while orders arrive.
+// rollShop runs the earlier version, both, the present one alone, and both again, while orders
+// arrive.
 func (m *mixture) rollShop(earlier, present string) {
 	t := m.t
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -102,7 +104,8 @@ func (m *mixture) wanted(orders int) map[string]bool {
 	return want
 }
 
-// awaitQueue opens a connection, creates the queues that the shop sends to, and waits for the shop's own.
+// awaitQueue opens a connection, creates the queues that the shop sends to, and waits for the
+// shop's own.
 func (m *mixture) awaitQueue(ctx context.Context, own, also string) {
 	conn, err := m.transport().Open(ctx, transport.Env{})
 	must(m.t, err)

@@ -9,7 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// slowToAnswer is a broker that answers a Receive of one queue only after some time, also when ctx has ended by then.
+// slowToAnswer is a broker that answers a Receive of one queue only after some time, also when ctx
+// has ended by then.
 type slowToAnswer struct {
 	transport.Transport
 	queue string
@@ -58,7 +59,8 @@ func (r *slowToAnswerReceiver) Receive(ctx context.Context, limit int) ([]transp
 	return ds, err
 }
 
-// slowQuarantine has a suspect in quarantine and a broker that needs longer for an answer than the quarantine once waited.
+// slowQuarantine has a suspect in quarantine and a broker that needs longer for an answer than the
+// quarantine once waited.
 func slowQuarantine(t *testing.T) outcome {
 	normal := onEach(t, func(d *orderDay) time.Duration {
 		suspects := size(1, 10)

@@ -2,7 +2,8 @@ package baddays_test
 
 import "testing"
 
-// everywhereDays are the rows under "Every transport" in docs/bad-days.md. Each day has a file of its own.
+// everywhereDays are the rows under "Every transport" in docs/bad-days.md. Each day has a file of
+// its own.
 var everywhereDays = []day{
 	{name: "A bad deployment under a rate limit", run: badDeployment},
 	{name: "An outage under a rate limit", run: limitedOutage},

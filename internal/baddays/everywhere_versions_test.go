@@ -252,8 +252,8 @@ func (m *mixture) open(ctx context.Context) {
 	}}))
 }
 
-// createAsBefore creates the queue of results as the earlier version does, which cannot send to a table of this one, once
-// the first worker has created its queues.
+// createAsBefore creates the queue of results as the earlier version does, which cannot send to a
+// table of this one, once the first worker has created its queues.
 func (m *mixture) createAsBefore(ctx context.Context) {
 	db, err := pgx.Connect(ctx, m.place)
 	must(m.t, err)

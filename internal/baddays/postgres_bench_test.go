@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 )
 
-// BenchmarkPostgresDestinations measures the messages for one queue, in seconds of the same minute, beside messages for
-// another queue that is locked or missing.
+// BenchmarkPostgresDestinations measures the messages for one queue, in seconds of the same minute,
+// beside messages for another queue that is locked or missing.
 func BenchmarkPostgresDestinations(b *testing.B) {
 	const window = 5 * time.Second
 	for _, mode := range []endpoint.TransactionMode{endpoint.ReceiveOnly, endpoint.SendsAtomicWithReceive} {
@@ -62,7 +62,8 @@ func BenchmarkPostgresDestinations(b *testing.B) {
 	}
 }
 
-// BenchmarkPostgresInTx compares transactions of a program that send one message with ones that insert the row by hand.
+// BenchmarkPostgresInTx compares transactions of a program that send one message with ones that
+// insert the row by hand.
 func BenchmarkPostgresInTx(b *testing.B) {
 	r := startRelays(b, endpoint.ReceiveOnly, "sink")
 	rate := func(write func(ctx context.Context, tx pgx.Tx) error) float64 {

@@ -139,7 +139,8 @@ func (r *burst) vacuum() {
 	}
 }
 
-// read returns how many rows of the queue statements have read so far. A session reports that no later than its end.
+// read returns how many rows of the queue statements have read so far. A session reports that no
+// later than its end.
 func (r *burst) read() (rows int) {
 	r.t.Helper()
 	err := r.sql.QueryRow(r.t.Context(), `SELECT coalesce(idx_tup_fetch, 0) + seq_tup_read FROM pg_stat_user_tables WHERE relname = 'burst'`).Scan(&rows)
@@ -180,8 +181,9 @@ func postgresBurst(t *testing.T) outcome {
 	}
 }
 
-// BenchmarkPostgresBurst compares the rate of the burst, whose statistics are those of an empty queue, with the
-// rate of the same queue after ANALYZE. go test ./internal/baddays -run none -bench PostgresBurst -benchtime 1x
+// BenchmarkPostgresBurst compares the rate of the burst, whose statistics are those of an empty
+// queue, with the rate of the same queue after ANALYZE. go test ./internal/baddays -run none -bench
+// PostgresBurst -benchtime 1x
 func BenchmarkPostgresBurst(b *testing.B) {
 	const first, n = 10_000, 200_000
 	rate := func(before ...string) (start, all float64) {

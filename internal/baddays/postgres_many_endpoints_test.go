@@ -86,7 +86,8 @@ func (c *crowd) connections() (n int) {
 	return n
 }
 
-// work sends n messages to each endpoint from skip on, and returns how long it took until all were handled.
+// work sends n messages to each endpoint from skip on, and returns how long it took until all were
+// handled.
 func (c *crowd) work(n, skip int) time.Duration {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), 2*time.Minute)
@@ -169,7 +170,8 @@ func manyEndpoints(t *testing.T) outcome {
 	return outcome{"waits until its table is free", "are handled, and lose no lease", normal}
 }
 
-// BenchmarkManyEndpoints shows what endpoints that share connections handle while the queue of one of them is locked.
+// BenchmarkManyEndpoints shows what endpoints that share connections handle while the queue of one
+// of them is locked.
 func BenchmarkManyEndpoints(b *testing.B) {
 	c := newCrowd(b, 200)
 	c.work(5, 0)

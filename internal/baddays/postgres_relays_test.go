@@ -132,8 +132,8 @@ func (r *relays) rows(queue string) (n int) {
 	return n
 }
 
-// feed keeps some messages in the queue until stop is called, which returns how many were sent to each destination. Of
-// each 100 messages, bad go to the destination other.
+// feed keeps some messages in the queue until stop is called, which returns how many were sent to
+// each destination. Of each 100 messages, bad go to the destination other.
 func (r *relays) feed(bad int, other string) (stop func() map[string]int) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	var done sync.WaitGroup

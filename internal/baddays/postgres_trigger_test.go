@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint"
 )
 
-// postgresTrigger has a trigger on the table of one destination, which waits for a row that another transaction has locked. Of
-// each 100 messages, bad go to the destination.
+// postgresTrigger has a trigger on the table of one destination, which waits for a row that another
+// transaction has locked. Of each 100 messages, bad go to the destination.
 func postgresTrigger(transactions endpoint.TransactionMode, bad int) func(t *testing.T) outcome {
 	return func(t *testing.T) outcome {
 		r := startRelays(t, transactions, "sink", "other")

@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// memoryAlarm is the day on which the broker runs short of memory and takes no messages for a while.
+// memoryAlarm is the day on which the broker runs short of memory and takes no messages for a
+// while.
 func memoryAlarm(t *testing.T) outcome {
 	node := brokertest.OwnRabbitMQ(t)
 	const name, n = "alarmed", 200

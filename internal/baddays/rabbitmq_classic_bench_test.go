@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// BenchmarkRabbitMQClassicAttempts measures how often messages that always fail are attempted, and how often they are moved to the
-// quarantine, with three instances on each kind of queue.
+// BenchmarkRabbitMQClassicAttempts measures how often messages that always fail are attempted, and
+// how often they are moved to the quarantine, with three instances on each kind of queue.
 func BenchmarkRabbitMQClassicAttempts(b *testing.B) {
 	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
 		b.Run(string(kind), func(b *testing.B) {
@@ -96,8 +96,8 @@ func classicAttempts(b *testing.B, kind rabbitmq.QueueType) {
 	b.ReportMetric(float64(quarantined), "quarantined")
 }
 
-// BenchmarkRabbitMQClassicRetry compares an immediate retry as it is, a return to the queue, with a copy of the message, which could carry
-// a count: it is sent, and then the message is completed.
+// BenchmarkRabbitMQClassicRetry compares an immediate retry as it is, a return to the queue, with a
+// copy of the message, which could carry a count: it is sent, and then the message is completed.
 func BenchmarkRabbitMQClassicRetry(b *testing.B) {
 	retries := []struct {
 		name string
@@ -123,7 +123,8 @@ func BenchmarkRabbitMQClassicRetry(b *testing.B) {
 	}
 }
 
-// classicRetries returns how many retries a second one receiver makes of as many messages as are handled at once.
+// classicRetries returns how many retries a second one receiver makes of as many messages as are
+// handled at once.
 func classicRetries(b *testing.B, concurrency int, retry func(transport.Conn, string, transport.Delivery) error) float64 {
 	const total = 5000
 	tr := &rabbitmq.Transport{URL: brokertest.RabbitMQ(b), QueueType: rabbitmq.Classic}

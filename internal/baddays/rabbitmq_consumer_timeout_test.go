@@ -16,8 +16,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// consumerTimeout has a broker that takes messages back soon, and an endpoint that would need longer for what it prefetches,
-// though no handler does. The broker used to close the channel and to deliver everything again.
+// consumerTimeout has a broker that takes messages back soon, and an endpoint that would need
+// longer for what it prefetches, though no handler does. The broker used to close the channel and
+// to deliver everything again.
 func consumerTimeout(t *testing.T) outcome {
 	const messages, limit = 60, 6 * time.Second
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

@@ -177,8 +177,8 @@ func rabbitChannel(t testing.TB, url string) *amqp.Channel {
 	return ch
 }
 
-// oldDelays is the day of an upgrade: messages of a version without relays wait in the delay queues, and senders of that version run
-// beside the new ones.
+// oldDelays is the day of an upgrade: messages of a version without relays wait in the delay
+// queues, and senders of that version run beside the new ones.
 func oldDelays(t *testing.T) outcome {
 	url := brokertest.RabbitMQ(t)
 	l := newLateEndpoint(t, url, "shop")
@@ -203,7 +203,8 @@ func oldDelays(t *testing.T) outcome {
 	return outcome{message: "arrives once", neighbours: fmt.Sprintf("those of the new version too, %v late at most", late.Round(time.Millisecond))}
 }
 
-// publishDelayed publishes n messages for an endpoint of [newLateEndpoint] to an exchange of the delays, and waits until the broker has them.
+// publishDelayed publishes n messages for an endpoint of [newLateEndpoint] to an exchange of the
+// delays, and waits until the broker has them.
 func publishDelayed(t testing.TB, ch *amqp.Channel, n int, exchange, key string, due time.Time) {
 	t.Helper()
 	if err := ch.Confirm(false); err != nil {
@@ -227,8 +228,9 @@ func publishDelayed(t testing.TB, ch *amqp.Channel, n int, exchange, key string,
 	}
 }
 
-// BenchmarkRabbitMQDueAtOnce measures how late messages arrive that are all due in the same second: with one message, undisturbed, and with
-// many, with RabbitMQ's default for the messages that one queue dead-letters at a time and with a higher one.
+// BenchmarkRabbitMQDueAtOnce measures how late messages arrive that are all due in the same second:
+// with one message, undisturbed, and with many, with RabbitMQ's default for the messages that one
+// queue dead-letters at a time and with a higher one.
 func BenchmarkRabbitMQDueAtOnce(b *testing.B) {
 	for _, bench := range []struct{ n, prefetch int }{{1, 32}, {20_000, 32}, {20_000, 512}} {
 		b.Run(fmt.Sprintf("n=%d/prefetch=%d", bench.n, bench.prefetch), func(b *testing.B) {
@@ -243,8 +245,9 @@ func BenchmarkRabbitMQDueAtOnce(b *testing.B) {
 	}
 }
 
-// BenchmarkRabbitMQSameDelayAtOnce measures the same for messages with one delay, which wait in one queue only. They go through the relay of
-// their destination, or without a relay as those of older versions do.
+// BenchmarkRabbitMQSameDelayAtOnce measures the same for messages with one delay, which wait in one
+// queue only. They go through the relay of their destination, or without a relay as those of older
+// versions do.
 func BenchmarkRabbitMQSameDelayAtOnce(b *testing.B) {
 	const bindings = "*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*."
 	const delay, steps = 16 * time.Second, "0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.1.0.0.0.0."

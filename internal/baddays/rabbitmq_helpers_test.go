@@ -81,7 +81,8 @@ func awaitReady(ctx context.Context, t *testing.T, conn transport.Conn, queue st
 // work is the message of these endpoints.
 type work struct{ N int }
 
-// runWorker runs an endpoint that handles [work] until the test ends, and stops it when stop is called.
+// runWorker runs an endpoint that handles [work] until the test ends, and stops it when stop is
+// called.
 func runWorker(t *testing.T, cfg endpoint.Config, handle func(context.Context, *endpoint.Session, work) error) (stop func()) {
 	t.Helper()
 	cfg.Install = true
@@ -119,7 +120,8 @@ func workMessage(n int) amqp.Publishing {
 	}
 }
 
-// runs counts how often the handler had each message, and the deliveries of the one that was delivered most often.
+// runs counts how often the handler had each message, and the deliveries of the one that was
+// delivered most often.
 type runs struct {
 	mu    sync.Mutex
 	of    map[int]int

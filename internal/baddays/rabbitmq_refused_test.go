@@ -27,8 +27,8 @@ var refusedTypes = []endpoint.Message{
 	endpoint.Command[refusedOrder]("Refused.Order"), endpoint.Command[refusedBill]("Refused.Bill"), endpoint.Event[refusedEvent]("Refused.Event"),
 }
 
-// refusedRun is one endpoint that sends a bill for each order. Some orders publish instead, to an exchange that the
-// endpoint's user has no right to write to.
+// refusedRun is one endpoint that sends a bill for each order. Some orders publish instead, to an
+// exchange that the endpoint's user has no right to write to.
 type refusedRun struct {
 	admin, user string // URLs
 
@@ -166,7 +166,8 @@ func (r *refusedRun) fill(t testing.TB, name string, n int) {
 	}
 }
 
-// check counts: each order is handled once, each bill is sent once, and only what was refused is in the error queue.
+// check counts: each order is handled once, each bill is sent once, and only what was refused is in
+// the error queue.
 func (r *refusedRun) check(t testing.TB, c transport.Conn, name string, n int, isRefused func(int) bool) {
 	t.Helper()
 	bad := 0
@@ -232,14 +233,16 @@ func drained(t testing.TB, c transport.Conn, queue string, n int, within time.Du
 	return messages
 }
 
-// refusedExchange is the day on which the user of an endpoint lacks the right to write to one exchange.
+// refusedExchange is the day on which the user of an endpoint lacks the right to write to one
+// exchange.
 func refusedExchange(t *testing.T) outcome {
 	n := size(1000, 10_000)
 	newRefusedRun(t).run(t, "shop", n, true)
 	return outcome{message: "failed, error queue", neighbours: fmt.Sprintf("%d handled once, nothing doubled", n-n/100)}
 }
 
-// BenchmarkRabbitMQRefusedExchange compares the rate with 1 of 100 messages refused with an undisturbed run.
+// BenchmarkRabbitMQRefusedExchange compares the rate with 1 of 100 messages refused with an
+// undisturbed run.
 func BenchmarkRabbitMQRefusedExchange(b *testing.B) {
 	const n = 10_000
 	for b.Loop() {

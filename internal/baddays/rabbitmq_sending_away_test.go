@@ -16,8 +16,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// sendingAway closes the connection that an endpoint sends over, and a limit of the virtual host refuses another one. Messages used
-// to fail until they were in quarantine, because receiving went on.
+// sendingAway closes the connection that an endpoint sends over, and a limit of the virtual host
+// refuses another one. Messages used to fail until they were in quarantine, because receiving went
+// on.
 func sendingAway(t *testing.T) outcome {
 	const messages, before = 2000, 200
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

@@ -41,7 +41,8 @@ func (p parcel) queue() string {
 // A silence makes the queue "silent" confirm nothing until its end.
 type silence struct{ begin, end func() }
 
-// silentQueue suspends the Raft process of one quorum queue, which confirms nothing then, as one without a majority.
+// silentQueue suspends the Raft process of one quorum queue, which confirms nothing then, as one
+// without a majority.
 func silentQueue(t *testing.T) outcome {
 	return silentDay(t, func(t *testing.T) (string, silence) {
 		node := brokertest.SharedRabbitMQ(t)
@@ -57,8 +58,8 @@ func silentQueue(t *testing.T) outcome {
 	})
 }
 
-// lostMajority ends two of the three nodes of a cluster. One quorum queue has members on all three nodes, and the other
-// queues have one member, on the third node.
+// lostMajority ends two of the three nodes of a cluster. One quorum queue has members on all three
+// nodes, and the other queues have one member, on the third node.
 func lostMajority(t *testing.T) outcome {
 	return silentDay(t, func(t *testing.T) (string, silence) {
 		nodes := brokertest.RabbitMQCluster(t)
@@ -82,7 +83,8 @@ func lostMajority(t *testing.T) outcome {
 	})
 }
 
-// declareSilent declares the queue "silent" while each quorum queue gets a member on each node of the cluster.
+// declareSilent declares the queue "silent" while each quorum queue gets a member on each node of
+// the cluster.
 func declareSilent(t *testing.T, n brokertest.RabbitMQNode) {
 	t.Helper()
 	conn, err := amqp.Dial(n.URL)
@@ -94,7 +96,8 @@ func declareSilent(t *testing.T, n brokertest.RabbitMQNode) {
 	must(t, conn.Close())
 }
 
-// silentDay runs a day with a broker and the silence of its queue "silent", with and without an outbox.
+// silentDay runs a day with a broker and the silence of its queue "silent", with and without an
+// outbox.
 func silentDay(t *testing.T, on func(t *testing.T) (url string, s silence)) outcome {
 	t.Helper()
 	var normal time.Duration

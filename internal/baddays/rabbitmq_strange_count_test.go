@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// strangeDeliveryCount sends messages with a delivery count of their sender's, as a program does that copies all headers of a
-// message that was retried. They used to go to quarantine.
+// strangeDeliveryCount sends messages with a delivery count of their sender's, as a program does
+// that copies all headers of a message that was retried. They used to go to quarantine.
 func strangeDeliveryCount(t *testing.T) outcome {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -19,8 +19,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// unreadableMessages puts messages whose headers the AMQP client cannot decode into each queue of an endpoint, in a row and
-// among readable ones. The client used to end the connection over each of them.
+// unreadableMessages puts messages whose headers the AMQP client cannot decode into each queue of
+// an endpoint, in a row and among readable ones. The client used to end the connection over each of
+// them.
 func unreadableMessages(t *testing.T) outcome {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(size(2, 20))*time.Minute)
 	defer cancel()
@@ -131,8 +132,9 @@ func unreadableMessages(t *testing.T) outcome {
 	}
 }
 
-// checkErrorQueue waits until the error queue holds a copy of each message. It looks through the queue as "holdfast errors list"
-// does, and has to find those that were sent to the error queue itself, straight ones unreadable.
+// checkErrorQueue waits until the error queue holds a copy of each message. It looks through the
+// queue as "holdfast errors list" does, and has to find those that were sent to the error queue
+// itself, straight ones unreadable.
 func checkErrorQueue(ctx context.Context, t *testing.T, url, queue string, bodies map[string]bool, straight, readable int) {
 	t.Helper()
 	conn, err := (&rabbitmq.Transport{URL: url}).Open(ctx, transport.Env{})

@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// warmInstance has one of two instances handle many fast messages before slow ones come. It used to prefetch all of these.
+// warmInstance has one of two instances handle many fast messages before slow ones come. It used to
+// prefetch all of these.
 func warmInstance(t *testing.T) outcome {
 	const slow = 120
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)

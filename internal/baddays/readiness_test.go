@@ -16,15 +16,15 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A trouble is a fault of a broker, and what Health says about the fault. The troubles are the rows of "What Health says" in
-// docs/bad-days.md.
+// A trouble is a fault of a broker, and what Health says about the fault. The troubles are the rows
+// of "What Health says" in docs/bad-days.md.
 type trouble struct {
 	broker, name string
 	// make returns the transport of the endpoint, and the fault.
 	make func(t *testing.T, p *patient) fault
 	on   func(p *patient, n network) fault // the same, of a network
-	// reason is a part of a reason for which the endpoint is not ready during the fault. If reason is empty, the endpoint
-	// handles messages during the fault, whatever Health says.
+	// reason is a part of a reason for which the endpoint is not ready during the fault. If reason
+	// is empty, the endpoint handles messages during the fault, whatever Health says.
 	reason string
 }
 
@@ -35,11 +35,13 @@ type fault struct {
 	begin, end func()
 }
 
-// soon bounds the time in which Health must change. docs/bad-days.md has the times of a machine that is not busy.
+// soon bounds the time in which Health must change. docs/bad-days.md has the times of a machine
+// that is not busy.
 const soon = 2 * time.Minute
 
-// TestChaosReadiness compares Health and the log of an idle endpoint with each trouble: when the fault begins, while the fault
-// lasts, and after the end of the fault. Afterwards the endpoint handles a message.
+// TestChaosReadiness compares Health and the log of an idle endpoint with each trouble: when the
+// fault begins, while the fault lasts, and after the end of the fault. Afterwards the endpoint
+// handles a message.
 func TestChaosReadiness(t *testing.T) {
 	brokertest.Fault(t)
 	for _, trouble := range troubles() {
@@ -135,7 +137,8 @@ func (p *patient) admin(f func(transport.Conn) error) {
 	}
 }
 
-// handle sends message n to the endpoint from elsewhere, and waits until the endpoint has handled the message.
+// handle sends message n to the endpoint from elsewhere, and waits until the endpoint has handled
+// the message.
 func (p *patient) handle(n int) {
 	p.t.Helper()
 	must(p.t, p.sendFromElsewhere(n, 0))

@@ -191,7 +191,8 @@ func readOnly(t *testing.T, p *patient) fault {
 	return fault{&postgres.Transport{URL: at}, nil, set("on"), set("off")}
 }
 
-// lockedFile holds a transaction that writes, as a program does that hangs in one, while a message is due.
+// lockedFile holds a transaction that writes, as a program does that hangs in one, while a message
+// is due.
 func lockedFile(t *testing.T, p *patient) fault {
 	path := filepath.Join(t.TempDir(), "queues.db")
 	db, err := sql.Open("sqlite", path)

@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// serviceBusEndedLocks ends links and connections under load where the locks of messages end with them.
+// serviceBusEndedLocks ends links and connections under load where the locks of messages end with
+// them.
 func serviceBusEndedLocks(t *testing.T) outcome {
 	var o outcome
 	for _, profile := range []brokertest.ServiceBusProfile{brokertest.ServiceBusLinksCounted, brokertest.ServiceBusLinksUncounted} {

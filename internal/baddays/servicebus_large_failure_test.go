@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// serviceBusLargeFailure fails messages that the service has just had room for: in the queue, and among the dead letters before
-// ordinary ones.
+// serviceBusLargeFailure fails messages that the service has just had room for: in the queue, and
+// among the dead letters before ordinary ones.
 func serviceBusLargeFailure(t *testing.T) outcome {
 	b := newBus(t, brokertest.OwnServiceBus(t))
 	sizes := []int{241 << 10, 250 << 10, 255 << 10, 261_500}

@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// serviceBusRefusedRetry fails a message whose delayed retries the service refuses, as it does in the Basic tier.
+// serviceBusRefusedRetry fails a message whose delayed retries the service refuses, as it does in
+// the Basic tier.
 func serviceBusRefusedRetry(t *testing.T) outcome {
 	b := newBus(t, brokertest.OwnServiceBus(t))
 	const innocents = 20

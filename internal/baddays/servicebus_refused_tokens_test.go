@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/asb"
 )
 
-// busIdentity is a credential whose tokens the client library refreshes after 2 min, the least time that it knows.
+// busIdentity is a credential whose tokens the client library refreshes after 2 min, the least time
+// that it knows.
 type busIdentity string
 
 func (i busIdentity) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {

@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/asb"
 )
 
-// serviceBusDays are the rows under "Azure Service Bus" in docs/bad-days.md. Each day has a file of its own.
+// serviceBusDays are the rows under "Azure Service Bus" in docs/bad-days.md. Each day has a file of
+// its own.
 var serviceBusDays = []day{
 	{name: "A delayed retry is refused", run: serviceBusRefusedRetry},
 	{name: "A message of 250 KiB fails", run: serviceBusLargeFailure},

@@ -33,7 +33,8 @@ func serviceBusThrottledSends(t *testing.T) outcome {
 	if queues["target"].Active != messages || queues["error"].Active != 0 {
 		t.Errorf("%d messages were sent, want %d; %d are in the error queue", queues["target"].Active, messages, queues["error"].Active)
 	}
-	// A send waits for as long as the endpoint lets it, 10 s; 16 messages are handled and 64 settle at once.
+	// A send waits for as long as the endpoint lets it, 10 s; 16 messages are handled and 64 settle
+	// at once.
 	if extra := 80 * size(0, 3); all > messages+extra || most > 1+size(0, 3) {
 		t.Errorf("%d handler runs for %d messages, %d of one message", all, messages, most)
 	}

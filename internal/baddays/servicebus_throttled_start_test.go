@@ -10,7 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
-// serviceBusThrottledStart starts an endpoint while the service refuses every token and request, and has dead letters wait.
+// serviceBusThrottledStart starts an endpoint while the service refuses every token and request,
+// and has dead letters wait.
 func serviceBusThrottledStart(t *testing.T) outcome {
 	b := newBus(t, brokertest.OwnServiceBus(t))
 	b.send(2)

@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// sqsLargeFailure fails messages that SQS has just had room for, in the queue and among those that it gave up.
+// sqsLargeFailure fails messages that SQS has just had room for, in the queue and among those that
+// it gave up.
 func sqsLargeFailure(t *testing.T) outcome {
 	a := newAccount(t)
 	a.install()

@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// documentedPolicy is the policy of an endpoint in docs/transports/sqs.md: the first JSON of the part about rights.
+// documentedPolicy is the policy of an endpoint in docs/transports/sqs.md: the first JSON of the
+// part about rights.
 func documentedPolicy(t *testing.T) string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/transports/sqs.md")

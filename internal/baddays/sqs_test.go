@@ -39,7 +39,8 @@ type sqsJob struct{ N int }
 
 const sqsPatience = 2 * time.Minute
 
-// account is a region of AWS with the queues of an endpoint "sales", of which names have a prefix of their own.
+// account is a region of AWS with the queues of an endpoint "sales", of which names have a prefix
+// of their own.
 type account struct {
 	t      *testing.T
 	front  *brokertest.SQSFront

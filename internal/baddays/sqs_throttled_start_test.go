@@ -10,7 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
-// sqsThrottledStart starts an endpoint while AWS throttles the search for its queues, with a message that SQS has given up.
+// sqsThrottledStart starts an endpoint while AWS throttles the search for its queues, with a
+// message that SQS has given up.
 func sqsThrottledStart(t *testing.T) outcome {
 	a := newAccount(t)
 	a.install()

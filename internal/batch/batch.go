@@ -1,9 +1,10 @@
 // Package batch lets many goroutines share requests: each submits items and waits for their
 // results, while a few flushers carry out batches of the submitted items.
 //
-// Without Config.Linger no item waits for others: it is flushed at once while a flusher is free. While all flushers are
-// busy items accumulate, and the next free flusher takes them together, so batches grow with the load. With Linger a
-// batch that is not full waits that long for more items, which saves requests that are paid for one by one.
+// Without Config.Linger no item waits for others: it is flushed at once while a flusher is free.
+// While all flushers are busy items accumulate, and the next free flusher takes them together, so
+// batches grow with the load. With Linger a batch that is not full waits that long for more items,
+// which saves requests that are paid for one by one.
 package batch
 
 import (
@@ -17,32 +18,34 @@ import (
 var (
 	// ErrClosed is the result of an item submitted after Close. The item was not flushed.
 	ErrClosed = errors.New("batcher closed")
-	// ErrAbandoned is returned when the caller's context ended while the item was being flushed. The
-	// result of the flush is unknown, and the flush may still read the item.
+	// ErrAbandoned is returned when the caller's context ended while the item was being flushed.
+	// The result of the flush is unknown, and the flush may still read the item.
 	ErrAbandoned = errors.New("abandoned while being flushed")
 )
 
 // Config configures a [Batcher]. Flush, Flushers and MaxItems are required.
 type Config[T any] struct {
-	// Flush carries out 1 to MaxItems items, in the order of their submission, and sets errs[i], which is nil, to the
-	// result of items[i]. It must not keep the slices. Up to Flushers goroutines call it at once.
+	// Flush carries out 1 to MaxItems items, in the order of their submission, and sets errs[i],
+	// which is nil, to the result of items[i]. It must not keep the slices. Up to Flushers
+	// goroutines call it at once.
 	Flush    func(items []T, errs []error)
 	Flushers int
 	MaxItems int
 
-	// Weight returns the weight of an item. A batch of several items weighs MaxWeight at most. nil: items have no weight.
+	// Weight returns the weight of an item. A batch of several items weighs MaxWeight at most. nil:
+	// items have no weight.
 	Weight    func(T) int
 	MaxWeight int
 
 	// Linger is how long a batch that is not full waits for more items. 0: batches do not wait.
 	Linger time.Duration
-	// NoneExpected reports whether no more items are to be expected, so that waiting for them is useless.
-	// It must not call the batcher. nil: none are expected while no flusher runs and the last batch had
-	// one item, during whose flush no other came.
+	// NoneExpected reports whether no more items are to be expected, so that waiting for them is
+	// useless. It must not call the batcher. nil: none are expected while no flusher runs and the
+	// last batch had one item, during whose flush no other came.
 	NoneExpected func() bool
 
-	// Start runs a flusher in a goroutine, or returns false when it cannot: then the items that wait
-	// fail with ErrClosed. nil: a new goroutine, which Close waits for.
+	// Start runs a flusher in a goroutine, or returns false when it cannot: then the items that
+	// wait fail with ErrClosed. nil: a new goroutine, which Close waits for.
 	Start func(flusher func()) bool
 }
 
@@ -86,14 +89,15 @@ func New[T any](cfg Config[T]) *Batcher[T] {
 	return b
 }
 
-// Do submits an item and returns its result. When ctx ends before the item's batch is flushed, the item is withdrawn
-// and ctx's cause returned; when it ends later, the error is ErrAbandoned. Other items are not affected.
+// Do submits an item and returns its result. When ctx ends before the item's batch is flushed, the
+// item is withdrawn and ctx's cause returned; when it ends later, the error is ErrAbandoned. Other
+// items are not affected.
 func (b *Batcher[T]) Do(ctx context.Context, item T) error {
 	return b.wait(ctx, b.Submit(item))
 }
 
-// DoAll submits items and returns their results, each as from Do. Items that do not fit in one batch
-// are submitted in turn, so that none overtakes another.
+// DoAll submits items and returns their results, each as from Do. Items that do not fit in one
+// batch are submitted in turn, so that none overtakes another.
 func (b *Batcher[T]) DoAll(ctx context.Context, items []T) []error {
 	all := make([]*Pending[T], len(items))
 	for i, item := range items {
@@ -118,7 +122,8 @@ func (b *Batcher[T]) Submit(item T) *Pending[T] {
 	return p
 }
 
-// Withdraw removes an item that is not being flushed yet, and reports whether it did: then there is no result.
+// Withdraw removes an item that is not being flushed yet, and reports whether it did: then there is
+// no result.
 func (b *Batcher[T]) Withdraw(p *Pending[T]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,7 +138,8 @@ func (b *Batcher[T]) Withdraw(p *Pending[T]) bool {
 	return true
 }
 
-// Close flushes the waiting items and waits for the flushers that the batcher started itself. It is idempotent.
+// Close flushes the waiting items and waits for the flushers that the batcher started itself. It is
+// idempotent.
 func (b *Batcher[T]) Close() {
 	b.mu.Lock()
 	b.closed = true
@@ -200,8 +206,8 @@ func (b *Batcher[T]) wake() {
 	}
 }
 
-// ready reports whether a batch of the waiting items is to be flushed now. If they are to linger, it sets the
-// timer. busy is the number of flushers that are flushing. Called with mu held.
+// ready reports whether a batch of the waiting items is to be flushed now. If they are to linger,
+// it sets the timer. busy is the number of flushers that are flushing. Called with mu held.
 func (b *Batcher[T]) ready(busy int) bool {
 	if len(b.waiting) == 0 {
 		return false

@@ -20,8 +20,8 @@ func TestRabbitMQSeparatesTests(t *testing.T) {
 	}
 }
 
-// fill puts a message into a durable queue and returns how many the queue had. A node that starts may count messages before
-// it has read them: fill looks for as long as there are fewer than least.
+// fill puts a message into a durable queue and returns how many the queue had. A node that starts
+// may count messages before it has read them: fill looks for as long as there are fewer than least.
 func fill(t *testing.T, url, queue string, least int) int {
 	t.Helper()
 	c, err := amqp.Dial(url)

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// newCertificate returns a certificate of this machine and of tlsHost, valid for a day. Without an authority that signs
-// it, it is one.
+// newCertificate returns a certificate of this machine and of tlsHost, valid for a day. Without an
+// authority that signs it, it is one.
 func newCertificate(t testing.TB, name string, authority *tls.Certificate) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

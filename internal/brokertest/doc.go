@@ -65,8 +65,9 @@ func need(t testing.TB, broker, address, variable string) {
 	_ = c.Close()
 }
 
-// Name returns a unique name that begins with name, for a queue or, dots included, for a message type. Where tests
-// share a broker the names keep them apart, and queue and exchange are deleted by name.
+// Name returns a unique name that begins with name, for a queue or, dots included, for a message
+// type. Where tests share a broker the names keep them apart, and queue and exchange are deleted by
+// name.
 func Name(t testing.TB, name string) string {
 	t.Helper()
 	full := unique() + "-" + name

@@ -9,15 +9,17 @@ import (
 	"time"
 )
 
-// keeper ends process groups when this process has ended, in whatever way, and removes a folder then.
+// keeper ends process groups when this process has ended, in whatever way, and removes a folder
+// then.
 type keeper struct {
 	mu     sync.Mutex // guards the fields below
 	in     io.Writer
 	groups []int
 }
 
-// keeperScript is the program of a shell that outlives this process. The shell's input ends with this process. Each line of
-// the input lists process groups, and the shell ends the groups of the last line.
+// keeperScript is the program of a shell that outlives this process. The shell's input ends with
+// this process. Each line of the input lists process groups, and the shell ends the groups of the
+// last line.
 const keeperScript = `last=
 while read -r line; do last=$line; done
 for group in $(echo "$last" | tr -d '[]'); do kill -s KILL -- "-$group" 2>/dev/null; done
@@ -34,8 +36,9 @@ func newKeeper(dir string) (*keeper, error) {
 	return &keeper{in: in}, cmd.Start()
 }
 
-// start starts a process in a group of its own. ended is closed when the process has ended. The keeper forgets the group when
-// all its processes have ended: from then on the system may give the group's number to other processes.
+// start starts a process in a group of its own. ended is closed when the process has ended. The
+// keeper forgets the group when all its processes have ended: from then on the system may give the
+// group's number to other processes.
 func (k *keeper) start(cmd *exec.Cmd) (ended chan struct{}, err error) {
 	ownGroup(cmd)
 	if err := cmd.Start(); err != nil {

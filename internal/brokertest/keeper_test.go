@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A group of a killed leader has processes, and must end with the test binary. The number of an ended group may be of other
-// processes, and the keeper must not end them.
+// A group of a killed leader has processes, and must end with the test binary. The number of an
+// ended group may be of other processes, and the keeper must not end them.
 func TestTheKeeperForgetsGroupsThatHaveEnded(t *testing.T) {
 	s, err := newServer("sleep")
 	if err != nil {

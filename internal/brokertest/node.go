@@ -5,9 +5,10 @@ import (
 	"testing"
 )
 
-// Node is a broker that a test may stop, kill and restart, unlike the broker that tests share. A test binary has one of
-// each kind: it starts with the first test that needs it, belongs to one test at a time or to tests that
-// only use it, and ends with the process, even when that is killed. Only the test's own goroutine calls its methods.
+// Node is a broker that a test may stop, kill and restart, unlike the broker that tests share. A
+// test binary has one of each kind: it starts with the first test that needs it, belongs to one
+// test at a time or to tests that only use it, and ends with the process, even when that is killed.
+// Only the test's own goroutine calls its methods.
 type Node struct {
 	URL string // of the test's own part of the broker; the same after a restart
 
@@ -46,7 +47,8 @@ func own(t testing.TB, start func() (*server, error)) *Node {
 	return use(t, s)
 }
 
-// share gives a test the use of a server beside others. None of them stops the server or changes what others see.
+// share gives a test the use of a server beside others. None of them stops the server or changes
+// what others see.
 func share(t testing.TB, start func() (*server, error)) *Node {
 	t.Helper()
 	notShort(t, "a broker of the test binary's own")

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Longer calls try with twice the time until try succeeds. A lease or a time-out that a test must outlast in real time is
-// short on a fast machine, and too short on a busy machine. A fault that does not depend on time fails with each.
+// Longer calls try with twice the time until try succeeds. A lease or a time-out that a test must
+// outlast in real time is short on a fast machine, and too short on a busy machine. A fault that
+// does not depend on time fails with each.
 func Longer(t testing.TB, first time.Duration, try func(d time.Duration) error) {
 	t.Helper()
 	for d := first; ; d *= 2 {
@@ -22,8 +23,8 @@ func Longer(t testing.TB, first time.Duration, try func(d time.Duration) error) 
 	}
 }
 
-// Parallel lets n tests run at once, unless -parallel is given. TestMain calls it in packages whose tests wait: a test
-// that waits needs no core.
+// Parallel lets n tests run at once, unless -parallel is given. TestMain calls it in packages whose
+// tests wait: a test that waits needs no core.
 func Parallel(n string) {
 	flag.Parse()
 	given := false

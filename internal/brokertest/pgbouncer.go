@@ -16,9 +16,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PgBouncer returns two URLs of a database as of [Postgres]: a direct one, and one through a pgbouncer of the test
-// binary's own that pools transactions. Versions before 1.21, such as Debian 12's, must not be asked to cancel a
-// statement: they may crash when the client disconnects meanwhile (pgbouncer #801, #904).
+// PgBouncer returns two URLs of a database as of [Postgres]: a direct one, and one through a
+// pgbouncer of the test binary's own that pools transactions. Versions before 1.21, such as Debian
+// 12's, must not be asked to cancel a statement: they may crash when the client disconnects
+// meanwhile (pgbouncer #801, #904).
 func PgBouncer(t testing.TB) (straight, pooled string) {
 	t.Helper()
 	straight = Postgres(t)
@@ -36,8 +37,8 @@ func PgBouncer(t testing.TB) (straight, pooled string) {
 	return straight, proxy.URL(t, pooled)
 }
 
-// cancelRequest is the start of a connection that only cancels the statement of another: its length and code
-// (PostgreSQL 15, "Message Formats").
+// cancelRequest is the start of a connection that only cancels the statement of another: its length
+// and code (PostgreSQL 15, "Message Formats").
 const cancelRequest = "\x00\x00\x00\x10\x04\xd2\x16\x2e"
 
 func endsItselfAtCancels(t testing.TB) bool {

@@ -37,7 +37,8 @@ func Postgres(t testing.TB) string {
 	swept.Do(func() { sweepPostgres(server) })
 	name := unique()
 	quoted := pgx.Identifier{name}.Sanitize()
-	// A copy of files takes less than a twentieth of the default strategy's time. PostgreSQL before 15 knows no other.
+	// A copy of files takes less than a twentieth of the default strategy's time. PostgreSQL before
+	// 15 knows no other.
 	if execute(server, "CREATE DATABASE "+quoted+" STRATEGY file_copy") == nil || execute(server, "CREATE DATABASE "+quoted) == nil {
 		dropAfter(t, server, "DROP DATABASE IF EXISTS "+quoted+" WITH (FORCE)")
 		u.Path = "/" + name
@@ -55,7 +56,8 @@ func Postgres(t testing.TB) string {
 
 var swept sync.Once
 
-// sweepPostgres drops the databases of killed tests, as far as it has the right to. The next run tries it again.
+// sweepPostgres drops the databases of killed tests, as far as it has the right to. The next run
+// tries it again.
 func sweepPostgres(server string) {
 	_ = connected(server, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(ctx, "SELECT datname FROM pg_database")
@@ -80,8 +82,8 @@ func dropAfter(t testing.TB, server, statement string) {
 	})
 }
 
-// execute executes a statement over the connection that the tests of the process share: a connection costs more than most
-// statements.
+// execute executes a statement over the connection that the tests of the process share: a
+// connection costs more than most statements.
 func execute(server, statement string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

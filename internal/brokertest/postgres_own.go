@@ -16,8 +16,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// OwnPostgres returns a PostgreSQL server of the test binary's own, with an empty database. [os.Interrupt] makes it end
-// all connections and shut down ("fast"), syscall.SIGQUIT end at once ("immediate").
+// OwnPostgres returns a PostgreSQL server of the test binary's own, with an empty database.
+// [os.Interrupt] makes it end all connections and shut down ("fast"), syscall.SIGQUIT end at once
+// ("immediate").
 func OwnPostgres(t testing.TB) *Node {
 	t.Helper()
 	n := own(t, ownPostgres)
@@ -52,7 +53,8 @@ var ownPostgres = sync.OnceValues(func() (*server, error) {
 	return s, s.createData(initdb, data)
 })
 
-// ping asks a server over a connection of its own: a session of a server that was killed may still answer.
+// ping asks a server over a connection of its own: a session of a server that was killed may still
+// answer.
 func ping(ctx context.Context, c *pgx.Conn) error { return c.Ping(ctx) }
 
 func (s *server) createData(initdb, data string) error {
@@ -65,7 +67,8 @@ func (s *server) createData(initdb, data string) error {
 	return nil
 }
 
-// runAsPostgres makes the server run as the system's user postgres if the tests run as root, which it refuses.
+// runAsPostgres makes the server run as the system's user postgres if the tests run as root, which
+// it refuses.
 func (s *server) runAsPostgres() error {
 	if os.Getuid() != 0 {
 		return nil
@@ -87,7 +90,8 @@ func (s *server) runAsPostgres() error {
 	return s.own(s.dir)
 }
 
-// postgresProgram returns the path of a program of the server, which Debian does not put on the PATH.
+// postgresProgram returns the path of a program of the server, which Debian does not put on the
+// PATH.
 func postgresProgram(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Proxy is a TCP connection to a broker that fails on demand. Its methods may be called from any goroutine.
+// Proxy is a TCP connection to a broker that fails on demand. Its methods may be called from any
+// goroutine.
 type Proxy struct {
 	target   string
 	listener net.Listener
@@ -30,7 +31,8 @@ type Proxy struct {
 	total   int
 }
 
-// NewProxy listens on this machine and forwards connections to target, host:port. It ends with the test.
+// NewProxy listens on this machine and forwards connections to target, host:port. It ends with the
+// test.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", loopback(0))
@@ -87,16 +89,16 @@ func (p *Proxy) Delay(d time.Duration) {
 	p.delay = d
 }
 
-// CutAt resets that many connections over which a client sends text, before the text is forwarded. Resume does not end
-// that. Text that the client sends in two pieces is not found.
+// CutAt resets that many connections over which a client sends text, before the text is forwarded.
+// Resume does not end that. Text that the client sends in two pieces is not found.
 func (p *Proxy) CutAt(text string, connections int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cutAt, p.cuts, p.answers = []byte(text), connections, false
 }
 
-// CutAtAnswer is CutAt, but text is forwarded, and the connection is reset when the broker answers. The answer is not
-// forwarded.
+// CutAtAnswer is CutAt, but text is forwarded, and the connection is reset when the broker answers.
+// The answer is not forwarded.
 func (p *Proxy) CutAtAnswer(text string, connections int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

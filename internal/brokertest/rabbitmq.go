@@ -108,7 +108,8 @@ func (c control) create(name string) error {
 	if !onThisMachine(c.server) {
 		return fmt.Errorf("%s is not this machine", c.server.Hostname())
 	}
-	// One call instead of three: each takes half a second. It also deletes the virtual hosts of killed tests.
+	// One call instead of three: each takes half a second. It also deletes the virtual hosts of
+	// killed tests.
 	return c.run("eval", fmt.Sprintf(`[catch rabbit_vhost:delete(V, <<"test">>) || V <- rabbit_vhost:list_names(), `+
 		`{match, [T]} <- [re:run(V, "%[3]s", [{capture, [1], list}])], list_to_integer(T) < %[4]d], `+
 		`ok = rabbit_vhost:add(<<"%[1]s">>, <<"test">>), `+
@@ -116,7 +117,8 @@ func (c control) create(name string) error {
 		name, c.server.User.Username(), uniquePattern, time.Now().Add(-leftAfter).Unix()))
 }
 
-// remove evaluates an expression, which a broker of scripts/brokers.sh does ten times as fast as a command.
+// remove evaluates an expression, which a broker of scripts/brokers.sh does ten times as fast as a
+// command.
 func (c control) remove(name string) error {
 	return c.run("eval", fmt.Sprintf(`[] = [E || {error, E} <- [rabbit_vhost:delete(<<"%s">>, <<"test">>)]].`, name))
 }

@@ -32,13 +32,15 @@ func (n RabbitMQNode) Eval(expression string) {
 	n.Control("eval", expression)
 }
 
-// RestartApp stops RabbitMQ on the node and starts it again, as rabbitmqctl stop_app and start_app do. The Erlang node stays.
+// RestartApp stops RabbitMQ on the node and starts it again, as rabbitmqctl stop_app and start_app
+// do. The Erlang node stays.
 func (n RabbitMQNode) RestartApp() {
 	n.t.Helper()
 	n.Eval("rabbit:stop(), rabbit:start().")
 }
 
-// AddVhost creates a virtual host for the time of the test, with all rights for the user of the node's URL.
+// AddVhost creates a virtual host for the time of the test, with all rights for the user of the
+// node's URL.
 func (n RabbitMQNode) AddVhost(name string) {
 	n.t.Helper()
 	n.Eval(fmt.Sprintf(`ok = rabbit_vhost:add(<<"%[1]s">>, <<"test">>), `+
@@ -78,9 +80,10 @@ func OwnRabbitMQ(t testing.TB) RabbitMQNode {
 	return n
 }
 
-// SharedRabbitMQ returns the same RabbitMQ to tests that run beside each other. They have a virtual host each, and rights
-// that tests do not have on the broker of [RabbitMQ]: each may create users, virtual hosts and policies of its own. A test
-// that changes what others see, or stops the node, needs [OwnRabbitMQ].
+// SharedRabbitMQ returns the same RabbitMQ to tests that run beside each other. They have a virtual
+// host each, and rights that tests do not have on the broker of [RabbitMQ]: each may create users,
+// virtual hosts and policies of its own. A test that changes what others see, or stops the node,
+// needs [OwnRabbitMQ].
 func SharedRabbitMQ(t testing.TB) RabbitMQNode {
 	t.Helper()
 	n := RabbitMQNode{share(t, ownRabbitMQ)}
@@ -162,8 +165,8 @@ func rabbitEnvironment(dir, cookies string, ports [3]int) ([]string, error) {
 	if err := os.WriteFile(in("rabbitmq.conf"), []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	// A node that starts may look for the exchange of a queue's dead letters before the exchange is there, and then waits three
-	// minutes. No setting of rabbitmq.conf is shorter.
+	// A node that starts may look for the exchange of a queue's dead letters before the exchange is
+	// there, and then waits three minutes. No setting of rabbitmq.conf is shorter.
 	advanced := "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}].\n"
 	if err := os.WriteFile(in("advanced.config"), []byte(advanced), 0o600); err != nil {
 		return nil, err
@@ -217,8 +220,8 @@ func rabbitProgram(name string) (string, error) {
 	return path, nil
 }
 
-// erlCall evaluates an expression by erl_call of Erlang, which takes 0.1 s. rabbitmqctl takes a second, mostly of CPU.
-// It reports false if no node answered, or no erl_call is installed.
+// erlCall evaluates an expression by erl_call of Erlang, which takes 0.1 s. rabbitmqctl takes a
+// second, mostly of CPU. It reports false if no node answered, or no erl_call is installed.
 func erlCall(port int, environment []string, expression string) (answered bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// TLS is a listener with TLS that verifies clients' certificates, with the PEM files of a permitted client.
+// TLS is a listener with TLS that verifies clients' certificates, with the PEM files of a permitted
+// client.
 type TLS struct {
 	URL             string
 	CA              string // signed all certificates

@@ -49,7 +49,8 @@ func (s *server) listens() error {
 	return c.Close()
 }
 
-// scriptFolder returns the folder node of this package's sources. A test runs in the folder of its own package.
+// scriptFolder returns the folder node of this package's sources. A test runs in the folder of its
+// own package.
 func scriptFolder() (string, error) {
 	at, err := os.Getwd()
 	if err != nil {
@@ -68,7 +69,8 @@ func scriptFolder() (string, error) {
 	}
 }
 
-// nodeProgram returns the path of a Node.js. It installs the packages of the scripts if they are missing.
+// nodeProgram returns the path of a Node.js. It installs the packages of the scripts if they are
+// missing.
 func nodeProgram(folder string) (string, error) {
 	var said bytes.Buffer
 	cmd := exec.Command("bash", filepath.Join(folder, "..", "..", "..", "scripts", "node.sh"))

@@ -37,7 +37,8 @@ const (
 	stopTimeout  = 30 * time.Second
 )
 
-// newServer returns a server with an unused port, and a folder that is removed at the end of this process.
+// newServer returns a server with an unused port, and a folder that is removed at the end of this
+// process.
 func newServer(name string) (*server, error) {
 	dir, err := os.MkdirTemp("", "holdfast-"+name+"-")
 	if err != nil {

@@ -17,7 +17,8 @@ const (
 	profileVariable    = "HOLDFAST_TEST_SERVICEBUS_PROFILE"
 )
 
-// ServiceBusNamespace is a namespace of Azure Service Bus. Its methods may be called from any goroutine.
+// ServiceBusNamespace is a namespace of Azure Service Bus. Its methods may be called from any
+// goroutine.
 type ServiceBusNamespace struct {
 	// ConnectionString has all rights.
 	ConnectionString string
@@ -31,9 +32,10 @@ type ServiceBusNamespace struct {
 	Control *ServiceBusControl
 }
 
-// ServiceBus returns the namespace of the connection string in HOLDFAST_TEST_SERVICEBUS, where tests name entities by
-// [Name] and delete them. Without the variable it is an empty namespace that is deleted after the test, of a stand-in
-// that starts with the first test that needs it and ends with the process, even when that is killed.
+// ServiceBus returns the namespace of the connection string in HOLDFAST_TEST_SERVICEBUS, where
+// tests name entities by [Name] and delete them. Without the variable it is an empty namespace that
+// is deleted after the test, of a stand-in that starts with the first test that needs it and ends
+// with the process, even when that is killed.
 func ServiceBus(t testing.TB) *ServiceBusNamespace {
 	t.Helper()
 	given := os.Getenv(servicebusVariable)
@@ -53,7 +55,8 @@ func ServiceBus(t testing.TB) *ServiceBusNamespace {
 	return n
 }
 
-// servicebusAddress returns the host and port of a connection string, and whether they are an emulator's.
+// servicebusAddress returns the host and port of a connection string, and whether they are an
+// emulator's.
 func servicebusAddress(connection string) (address string, emulator bool) {
 	fields := connectionFields(connection)
 	emulator = strings.EqualFold(fields["usedevelopmentemulator"], "true")
@@ -78,8 +81,9 @@ func connectionFields(connection string) map[string]string {
 	return fields
 }
 
-// OwnServiceBus returns an empty namespace of the stand-in, whatever HOLDFAST_TEST_SERVICEBUS is, with the profile in
-// HOLDFAST_TEST_SERVICEBUS_PROFILE: [ServiceBusAzure] unless set. servicebus/README.md compares it with the service.
+// OwnServiceBus returns an empty namespace of the stand-in, whatever HOLDFAST_TEST_SERVICEBUS is,
+// with the profile in HOLDFAST_TEST_SERVICEBUS_PROFILE: [ServiceBusAzure] unless set.
+// servicebus/README.md compares it with the service.
 func OwnServiceBus(t testing.TB) *ServiceBusNamespace {
 	t.Helper()
 	return ownNamespace(t, namespaceOptions{})
@@ -91,11 +95,11 @@ type ServiceBusProfile string
 const (
 	// ServiceBusAzure has the rules of the service.
 	ServiceBusAzure ServiceBusProfile = "azure"
-	// ServiceBusEmulator has the limits of Microsoft's emulator: 10 deliveries of a message, 50 queues and topics, 10
-	// connections.
+	// ServiceBusEmulator has the limits of Microsoft's emulator: 10 deliveries of a message, 50
+	// queues and topics, 10 connections.
 	ServiceBusEmulator ServiceBusProfile = "emulator"
-	// ServiceBusLinksUncounted is the service, except that the lock of a message ends with its link, and the delivery
-	// does not count.
+	// ServiceBusLinksUncounted is the service, except that the lock of a message ends with its
+	// link, and the delivery does not count.
 	ServiceBusLinksUncounted ServiceBusProfile = "links-uncounted"
 	// ServiceBusLinksCounted is the same, and the delivery counts.
 	ServiceBusLinksCounted ServiceBusProfile = "links-counted"
@@ -107,7 +111,8 @@ func OwnServiceBusOf(t testing.TB, profile ServiceBusProfile) *ServiceBusNamespa
 	return ownNamespace(t, namespaceOptions{Profile: profile})
 }
 
-// OwnServiceBusSized is [OwnServiceBus] with another limit, in bytes, for the size of a message and of a batch.
+// OwnServiceBusSized is [OwnServiceBus] with another limit, in bytes, for the size of a message and
+// of a batch.
 func OwnServiceBusSized(t testing.TB, message, batch int) *ServiceBusNamespace {
 	t.Helper()
 	return ownNamespace(t, namespaceOptions{MaxMessageSize: message, MaxBatchSize: batch})
@@ -153,8 +158,9 @@ var servicebusServer = sync.OnceValues(func() (*server, error) {
 	return s, s.start()
 })
 
-// ShortLock returns the duration of a lock for a test that waits for its end. That is d in a namespace of the stand-in,
-// which permits it from then on, and elsewhere the service's shortest lock, 5 s.
+// ShortLock returns the duration of a lock for a test that waits for its end. That is d in a
+// namespace of the stand-in, which permits it from then on, and elsewhere the service's shortest
+// lock, 5 s.
 func (n *ServiceBusNamespace) ShortLock(d time.Duration) time.Duration {
 	if n.Control == nil {
 		return max(d, shortestLock)
@@ -178,8 +184,8 @@ func (n *ServiceBusNamespace) URL() string {
 	return u.String()
 }
 
-// AdminTransport returns a transport for the SDK's admin client, which by itself connects to the namespace's
-// host by HTTPS: its requests go to Admin.
+// AdminTransport returns a transport for the SDK's admin client, which by itself connects to the
+// namespace's host by HTTPS: its requests go to Admin.
 func (n *ServiceBusNamespace) AdminTransport() *http.Client {
 	client := &http.Client{Timeout: time.Minute}
 	if n.Admin == "" {

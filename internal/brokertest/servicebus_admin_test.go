@@ -245,7 +245,8 @@ func (b *bus) peekBy(client *azservicebus.Client, queue string) ([]*azservicebus
 	return r.PeekMessages(b.ctx, 1, nil)
 }
 
-// A client breaks off a request. The stand-in serves all namespaces of the test binary, and must go on.
+// A client breaks off a request. The stand-in serves all namespaces of the test binary, and must go
+// on.
 func TestServiceBusOutlivesRequestsThatBreakOff(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(ns.Admin, "http://"))

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 )
 
-// BenchmarkServiceBus measures the broker with the fastest use of the SDK: one receiver for 32 workers, each
-// of which sends a message and completes its own.
+// BenchmarkServiceBus measures the broker with the fastest use of the SDK: one receiver for 32
+// workers, each of which sends a message and completes its own.
 func BenchmarkServiceBus(b *testing.B) {
 	ctx := context.Background()
 	n := brokertest.ServiceBus(b)

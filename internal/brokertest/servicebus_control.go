@@ -22,7 +22,8 @@ type ServiceBusFaults struct {
 	// RefuseConnections resets every new connection at once.
 	RefuseConnections bool `json:"refuseConnections"`
 
-	// RefuseLocks answers every settlement and renewal by "lock lost", whatever the state of the lock.
+	// RefuseLocks answers every settlement and renewal by "lock lost", whatever the state of the
+	// lock.
 	RefuseLocks bool `json:"refuseLocks"`
 
 	// RefuseRenewals does so with renewals only.
@@ -31,24 +32,28 @@ type ServiceBusFaults struct {
 	// Throttle is how many requests of any kind are answered by "server busy".
 	Throttle int `json:"throttle"`
 
-	// Management refuses requests on $management, also those that schedule messages and cancel them.
+	// Management refuses requests on $management, also those that schedule messages and cancel
+	// them.
 	Management ServiceBusRefusal `json:"management"`
 
-	// Claims refuses tokens shown to $cbs. Clients show one for a queue, and one for its $management.
+	// Claims refuses tokens shown to $cbs. Clients show one for a queue, and one for its
+	// $management.
 	Claims ServiceBusRefusal `json:"claims"`
 
 	// Links refuses links before they are attached: to a queue, a topic, or the $management of one.
 	Links ServiceBusRefusal `json:"links"`
 
-	// Sends refuses messages sent on a link, by the operation "send", or "schedule" if one of them is delayed.
+	// Sends refuses messages sent on a link, by the operation "send", or "schedule" if one of them
+	// is delayed.
 	Sends ServiceBusRefusal `json:"sends"`
 
-	// Unanswered is how many sends and settlements on a link are carried out, with a reset of the connection
-	// instead of an answer.
+	// Unanswered is how many sends and settlements on a link are carried out, with a reset of the
+	// connection instead of an answer.
 	Unanswered int `json:"unanswered"`
 
-	// SymbolsOnly ignores keys of an outcome's info map that are no symbols, as AMQP 1.0 permits (part 2.8.16): go-amqp
-	// writes strings, so a dead letter loses its reason and description. Azure accepts both.
+	// SymbolsOnly ignores keys of an outcome's info map that are no symbols, as AMQP 1.0 permits
+	// (part 2.8.16): go-amqp writes strings, so a dead letter loses its reason and description.
+	// Azure accepts both.
 	SymbolsOnly bool `json:"symbolsOnly"`
 
 	// Delay is the time before the broker reads anything that was sent to it.
@@ -58,18 +63,20 @@ type ServiceBusFaults struct {
 	Silent bool `json:"silent"`
 }
 
-// ServiceBusRefusal answers requests with a status and the text of the service. The zero value refuses none.
+// ServiceBusRefusal answers requests with a status and the text of the service. The zero value
+// refuses none.
 type ServiceBusRefusal struct {
-	// Status is a status of HTTP. 503 and 429 mean that the namespace is throttled, with error code 50009; 400 to a
-	// request that cancels means that the message is already being cancelled; 403 that the entity is full, 404 that it
-	// is missing. Links are refused by the matching condition.
+	// Status is a status of HTTP. 503 and 429 mean that the namespace is throttled, with error code
+	// 50009; 400 to a request that cancels means that the message is already being cancelled; 403
+	// that the entity is full, 404 that it is missing. Links are refused by the matching condition.
 	Status int `json:"status"`
 
-	// Address is the entity whose requests are refused, for claims and links perhaps with "/$management". Empty: all.
+	// Address is the entity whose requests are refused, for claims and links perhaps with
+	// "/$management". Empty: all.
 	Address string `json:"address"`
 
-	// Operation is the refused operation of $management, such as "schedule-message" or "cancel-scheduled-message".
-	// Empty: all.
+	// Operation is the refused operation of $management, such as "schedule-message" or
+	// "cancel-scheduled-message". Empty: all.
 	Operation string `json:"operation"`
 
 	// Times is how many requests are refused. 0: all, until the switches are set again.
@@ -110,13 +117,15 @@ func (c *ServiceBusControl) Detach(entity, condition string) {
 	c.call(http.MethodPost, "/detach", body, nil)
 }
 
-// LoseLocks ends the locks of all messages of an entity, or of all when it is empty, as if they had expired.
+// LoseLocks ends the locks of all messages of an entity, or of all when it is empty, as if they had
+// expired.
 func (c *ServiceBusControl) LoseLocks(entity string) {
 	c.t.Helper()
 	c.call(http.MethodPost, "/lose", map[string]string{"entity": entity}, nil)
 }
 
-// Restricted returns a connection string with a new key, which has only the rights named: Manage, Send, Listen.
+// Restricted returns a connection string with a new key, which has only the rights named: Manage,
+// Send, Listen.
 func (c *ServiceBusControl) Restricted(rights ...string) string {
 	c.t.Helper()
 	var key servicebusKey

@@ -46,7 +46,8 @@ func TestServiceBusRefusesWrongKeys(t *testing.T) {
 	}
 }
 
-// A token is checked before the existence of the entity, which a client without rights must not learn.
+// A token is checked before the existence of the entity, which a client without rights must not
+// learn.
 func TestServiceBusComparesTokensWithAddresses(t *testing.T) {
 	b := ownBus(t)
 	mine, other := b.queue(admin.QueueProperties{}), b.queue(admin.QueueProperties{})
@@ -286,7 +287,8 @@ func TestServiceBusEndsBadConnectionsOnly(t *testing.T) {
 	b.equal(string(b.complete(q).Body), "x")
 }
 
-// go-amqp ends a session without its begin when the context of NewSession ended before the begin was sent.
+// go-amqp ends a session without its begin when the context of NewSession ended before the begin
+// was sent.
 func TestServiceBusIgnoresTheEndOfAMissingSession(t *testing.T) {
 	b := ownBus(t)
 	const (
@@ -306,8 +308,8 @@ func TestServiceBusIgnoresTheEndOfAMissingSession(t *testing.T) {
 	}
 }
 
-// converse writes to the broker, and returns what it reads until the broker ends the connection. Frames before the
-// second protocol header are answered first.
+// converse writes to the broker, and returns what it reads until the broker ends the connection.
+// Frames before the second protocol header are answered first.
 func converse(b *bus, host string, said []byte) []byte {
 	b.Helper()
 	c, err := net.Dial("tcp", host)

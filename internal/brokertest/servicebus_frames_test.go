@@ -202,7 +202,8 @@ func TestServiceBusAnswersSettleModes(t *testing.T) {
 	}
 }
 
-// Microsoft's client drains the credit of a link before it closes the link, and waits for the answer.
+// Microsoft's client drains the credit of a link before it closes the link, and waits for the
+// answer.
 func TestServiceBusAnswersADrain(t *testing.T) {
 	b := ownBus(t)
 	q := b.queue(admin.QueueProperties{})

@@ -99,8 +99,8 @@ func TestServiceBusMissesATopicsManagementForAMoment(t *testing.T) {
 	b.equal(b.Control.State().Queues[subscription].Active, 2)
 }
 
-// The service refuses it: "Throws error when dead lettering a dead lettered message" in the tests of Microsoft's client
-// for JavaScript.
+// The service refuses it: "Throws error when dead lettering a dead lettered message" in the tests
+// of Microsoft's client for JavaScript.
 func TestServiceBusRefusesToDeadLetterADeadLetter(t *testing.T) {
 	b := newBus(t)
 	q := b.queue(admin.QueueProperties{})

@@ -58,7 +58,8 @@ func TestServiceBusTakesBatches(t *testing.T) {
 		b.must(err)
 		got = append(got, bodies(messages)...)
 	}
-	// Between two calls the client releases a message that arrives, so that it comes again, behind others.
+	// Between two calls the client releases a message that arrives, so that it comes again, behind
+	// others.
 	slices.Sort(got)
 	slices.Sort(want)
 	b.equal(got, want)

@@ -9,8 +9,9 @@ import (
 // tlsHost is the name in a test's certificate.
 const tlsHost = "holdfast.servicebus.test"
 
-// TLS returns the address of a listener that ends TLS for a namespace of the stand-in, as the service does, with a
-// certificate of host that config trusts. Tokens of identities need such connections. It closes with the test.
+// TLS returns the address of a listener that ends TLS for a namespace of the stand-in, as the
+// service does, with a certificate of host that config trusts. Tokens of identities need such
+// connections. It closes with the test.
 func (n *ServiceBusNamespace) TLS(t testing.TB) (host, address string, config *tls.Config) {
 	t.Helper()
 	certificate := newCertificate(t, tlsHost, nil)

@@ -12,9 +12,9 @@ import (
 const sqsVariable = "HOLDFAST_TEST_SQS"
 
 // SQS returns the URL of an endpoint of Amazon SQS and SNS: that of HOLDFAST_TEST_SQS, or of a
-// stand-in that starts with the first test that needs it and ends with the process, even when that is
-// killed. The stand-in accepts any credentials and region. A process that a test starts uses the same
-// one if HOLDFAST_TEST_SQS is set to its URL. Tests share it: queues and topics need a [Name].
+// stand-in that starts with the first test that needs it and ends with the process, even when that
+// is killed. The stand-in accepts any credentials and region. A process that a test starts uses the
+// same one if HOLDFAST_TEST_SQS is set to its URL. Tests share it: queues and topics need a [Name].
 func SQS(t testing.TB) string {
 	t.Helper()
 	if endpoint := os.Getenv(sqsVariable); endpoint != "" {
@@ -39,8 +39,8 @@ var sharedSQS = sync.OnceValues(func() (*server, error) {
 	return s, s.start()
 })
 
-// OwnSQS returns a stand-in for Amazon SQS and SNS of the test binary's own. It keeps queues, topics
-// and messages over restarts, those of earlier tests included.
+// OwnSQS returns a stand-in for Amazon SQS and SNS of the test binary's own. It keeps queues,
+// topics and messages over restarts, those of earlier tests included.
 func OwnSQS(t testing.TB) *Node {
 	t.Helper()
 	n := own(t, ownSQS)

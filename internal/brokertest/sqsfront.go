@@ -17,8 +17,9 @@ import (
 	"testing"
 )
 
-// SQSFront forwards requests to an endpoint of Amazon SQS and SNS, and refuses some as the service does when it is
-// throttled or the credentials lack a right. Its methods are safe for concurrent use.
+// SQSFront forwards requests to an endpoint of Amazon SQS and SNS, and refuses some as the service
+// does when it is throttled or the credentials lack a right. Its methods are safe for concurrent
+// use.
 type SQSFront struct {
 	URL string // of the front, for transports
 
@@ -64,8 +65,8 @@ func NewSQSFront(t testing.TB, endpoint string) *SQSFront {
 	return f
 }
 
-// Sample makes the front answer as SQS does, which asks some of its servers: with fewer messages than there are, in a random
-// order. It has no effect on the order of two answers.
+// Sample makes the front answer as SQS does, which asks some of its servers: with fewer messages
+// than there are, in a random order. It has no effect on the order of two answers.
 func (f *SQSFront) Sample(seed uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -117,8 +118,8 @@ func (f *SQSFront) shuffle(r *http.Response) error {
 	return err
 }
 
-// Refuse sets the refusals from now on: by returns the code of the refusal of a request, or "". nil refuses nothing.
-// Several goroutines call by at once.
+// Refuse sets the refusals from now on: by returns the code of the refusal of a request, or "". nil
+// refuses nothing. Several goroutines call by at once.
 func (f *SQSFront) Refuse(by func(SQSRequest) string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -183,9 +184,9 @@ func refuse(w http.ResponseWriter, code string, isJSON bool) {
 	fmt.Fprintf(w, `<ErrorResponse><Error><Type>Sender</Type><Code>%s</Code><Message>refused by the test</Message></Error></ErrorResponse>`, code)
 }
 
-// SQSRights returns a function for [SQSFront.Refuse] that denies every request that a policy in IAM's language does not
-// allow. It reads the statements' Action and Resource, which may have stars. Names begin with prefix, which the policy
-// does not have.
+// SQSRights returns a function for [SQSFront.Refuse] that denies every request that a policy in
+// IAM's language does not allow. It reads the statements' Action and Resource, which may have
+// stars. Names begin with prefix, which the policy does not have.
 func SQSRights(t testing.TB, policy, prefix string) func(SQSRequest) string {
 	t.Helper()
 	var read struct {

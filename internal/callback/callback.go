@@ -1,4 +1,5 @@
-// Package callback calls functions of the user's configuration, so that such a function ends no goroutine of a driver.
+// Package callback calls functions of the user's configuration, so that such a function ends no
+// goroutine of a driver.
 package callback
 
 import (
@@ -12,9 +13,10 @@ import (
 // ErrGoexit is the error of a function that called runtime.Goexit.
 var ErrGoexit = errors.New("the function ended its goroutine (runtime.Goexit)")
 
-// Run calls f in a goroutine of its own and returns the error of f. If f panics or calls runtime.Goexit, Run returns an
-// error that says so. If ctx ends first, Run returns the cause and does not wait for f: f must not write what the caller
-// reads afterwards. Run takes less than a microsecond more than f.
+// Run calls f in a goroutine of its own and returns the error of f. If f panics or calls
+// runtime.Goexit, Run returns an error that says so. If ctx ends first, Run returns the cause and
+// does not wait for f: f must not write what the caller reads afterwards. Run takes less than a
+// microsecond more than f.
 func Run(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -40,7 +42,8 @@ func Run(ctx context.Context, f func() error) error {
 	}
 }
 
-// Open is [Run] for a function that opens a connection. If ctx ends first, the connection is closed when the function returns.
+// Open is [Run] for a function that opens a connection. If ctx ends first, the connection is closed
+// when the function returns.
 func Open[C io.Closer](ctx context.Context, open func() (C, error)) (conn C, err error) {
 	var (
 		mu     sync.Mutex // guards the rest

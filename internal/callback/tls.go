@@ -6,8 +6,9 @@ import (
 	"crypto/x509"
 )
 
-// TLS returns a copy of config for a client of package net/http, which calls the functions of config in goroutines of its own:
-// if a function panics or calls runtime.Goexit, the handshake fails with an error that says so. The copy of nil is nil.
+// TLS returns a copy of config for a client of package net/http, which calls the functions of
+// config in goroutines of its own: if a function panics or calls runtime.Goexit, the handshake
+// fails with an error that says so. The copy of nil is nil.
 func TLS(config *tls.Config) *tls.Config {
 	if config == nil {
 		return nil

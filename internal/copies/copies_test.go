@@ -263,7 +263,8 @@ func TestRefusalsOfMessagesAndQueues(t *testing.T) {
 	}
 }
 
-// Whatever a sender writes into the header, unpacking ends, uses memory within a bound, and is undone by packing.
+// Whatever a sender writes into the header, unpacking ends, uses memory within a bound, and is
+// undone by packing.
 func FuzzUnpacked(f *testing.F) {
 	good := pack(fresh)
 	f.Add(inText(good), []byte("b"))

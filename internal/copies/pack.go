@@ -17,11 +17,12 @@ import (
 )
 
 const (
-	// maxUnpacked bounds the unpacked headers in bytes, and maxHeaders their number. No broker that refuses headers for
-	// their size accepts as many.
+	// maxUnpacked bounds the unpacked headers in bytes, and maxHeaders their number. No broker that
+	// refuses headers for their size accepts as many.
 	maxUnpacked = 2 << 20
 	maxHeaders  = 10_000
-	// maxShown bounds a received header of a packed message that is repeated for other programs, in bytes.
+	// maxShown bounds a received header of a packed message that is repeated for other programs, in
+	// bytes.
 	maxShown = 256
 	// behind is the value of the header if the packed headers are in front of the body.
 	behind = "body"
@@ -33,7 +34,8 @@ var shown = []string{
 	header.CorrelationID, header.ConversationID, header.HoldfastReturns, header.RetryUniqueID,
 }
 
-// pack returns the id and the headers of m, compressed. It returns nil if there are more than can be unpacked.
+// pack returns the id and the headers of m, compressed. It returns nil if there are more than can
+// be unpacked.
 func pack(m *transport.Message) []byte {
 	if m.Headers.Len() > maxHeaders || len(m.ID)+m.Headers.Size() > maxUnpacked/2 {
 		return nil
@@ -84,8 +86,8 @@ func carrier(m *transport.Message, full header.Map) *transport.Message {
 	return &c
 }
 
-// Unpacked returns the message that a received one is a packed copy of, and any other message as it is. One that cannot be
-// unpacked is undecodable.
+// Unpacked returns the message that a received one is a packed copy of, and any other message as it
+// is. One that cannot be unpacked is undecodable.
 func Unpacked(m *transport.Message) *transport.Message {
 	value, ok := m.Headers.Lookup(header.HoldfastReceived)
 	if !ok || m.Undecodable != nil {
@@ -158,7 +160,8 @@ func decompress(b []byte) (text, rest []byte, err error) {
 	return text, b[len(b)-from.Len():], nil
 }
 
-// merged returns the received headers, with the headers of the packed message that were added or changed since.
+// merged returns the received headers, with the headers of the packed message that were added or
+// changed since.
 func merged(received, packed header.Map) header.Map {
 	before := received.CopyOnWrite()
 	for name, value := range packed.All() {

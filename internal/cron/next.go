@@ -5,36 +5,40 @@ import (
 	"time"
 )
 
-// A Schedule is a parsed text. It is immutable and comparable, and safe for concurrent use. The zero Schedule has no
-// occurrences; Parse returns others.
+// A Schedule is a parsed text. It is immutable and comparable, and safe for concurrent use. The
+// zero Schedule has no occurrences; Parse returns others.
 type Schedule struct {
 	second, minute, hour, day, month, weekday uint64 // bit n is set when the value n fits
 
 	anyDay, anyWeekday bool // that field restricts nothing
 
-	// elapsed is set when the minute or the hour has a wildcard or a step: such a schedule has an occurrence whenever the
-	// clock on the wall fits, however often it shows a time. Others are schedules of fixed times.
+	// elapsed is set when the minute or the hour has a wildcard or a step: such a schedule has an
+	// occurrence whenever the clock on the wall fits, however often it shows a time. Others are
+	// schedules of fixed times.
 	elapsed bool
 }
 
 const (
 	day = 24 * 60 * 60
 
-	// most is the time, in seconds, in which Next looks for an occurrence. 29 February is at most eight years away.
+	// most is the time, in seconds, in which Next looks for an occurrence. 29 February is at most
+	// eight years away.
 	most = 10 * 366 * day
 
-	// widest is more than two zones can be apart, in seconds: a clock that is set back by a change of its zone shows a
-	// later time than ever before after at most so long.
+	// widest is more than two zones can be apart, in seconds: a clock that is set back by a change
+	// of its zone shows a later time than ever before after at most so long.
 	widest = 2 * day
 )
 
-// Next returns the first occurrence that is strictly after a time, by the wall clock of a zone. It returns the zero time when
-// there is none within ten years. The result is in zone and has no fraction of a second.
+// Next returns the first occurrence that is strictly after a time, by the wall clock of a zone. It
+// returns the zero time when there is none within ten years. The result is in zone and has no
+// fraction of a second.
 //
-// A change of the zone's offset to UTC is treated as ISC cron treats it. Times that are fixed, which means that neither the
-// minute nor the hour has a wildcard or a step, have an occurrence at the end of the gap if the clock skips them, one in all
-// for each gap; and an occurrence the first time only if the clock shows them twice. Others follow elapsed time: they have
-// no occurrence at a time that is skipped, and two at one that is shown twice.
+// A change of the zone's offset to UTC is treated as ISC cron treats it. Times that are fixed,
+// which means that neither the minute nor the hour has a wildcard or a step, have an occurrence at
+// the end of the gap if the clock skips them, one in all for each gap; and an occurrence the first
+// time only if the clock shows them twice. Others follow elapsed time: they have no occurrence at a
+// time that is skipped, and two at one that is shown twice.
 func (s Schedule) Next(after time.Time, zone *time.Location) time.Time {
 	if s.second == 0 {
 		return time.Time{}
@@ -69,8 +73,8 @@ func (s Schedule) nextElapsed(from int64, zone *time.Location) (int64, bool) {
 	return 0, false
 }
 
-// nextFixed returns the first second, not before from, at which the wall clock reaches or passes a time that fits and that
-// it had neither reached nor passed before.
+// nextFixed returns the first second, not before from, at which the wall clock reaches or passes a
+// time that fits and that it had neither reached nor passed before.
 func (s Schedule) nextFixed(from int64, zone *time.Location) (int64, bool) {
 	wall, ok := s.nextWall(furthest(from-1, zone) + 1)
 	if !ok {
@@ -97,8 +101,8 @@ func furthest(at int64, zone *time.Location) int64 {
 	return latest
 }
 
-// period returns a zone's offset to UTC at a second, in seconds, and the seconds of which it is true: from start until before
-// end.
+// period returns a zone's offset to UTC at a second, in seconds, and the seconds of which it is
+// true: from start until before end.
 func period(at int64, zone *time.Location) (offset, start, end int64) {
 	t := time.Unix(at, 0).In(zone)
 	_, seconds := t.Zone()
@@ -111,14 +115,15 @@ func period(at int64, zone *time.Location) (offset, start, end int64) {
 		end = until.Unix()
 	}
 	if end <= at {
-		// On the last day of a leap year that a rule extends to, ZoneBounds returns the day's begin in UTC.
+		// On the last day of a leap year that a rule extends to, ZoneBounds returns the day's begin
+		// in UTC.
 		end = at - at%day + day
 	}
 	return int64(seconds), start, end
 }
 
-// nextWall returns the first time of a wall clock, not before from, that fits. Such times are seconds since 1 January 1970 of
-// that clock.
+// nextWall returns the first time of a wall clock, not before from, that fits. Such times are
+// seconds since 1 January 1970 of that clock.
 func (s Schedule) nextWall(from int64) (int64, bool) {
 	date := time.Unix(from, 0).UTC()
 	year, month, dayOfMonth := date.Date()

@@ -1,5 +1,5 @@
-// Package cron parses the texts of cron schedules and computes their occurrences, and those of a grid of equal intervals.
-// It is pure: it reads no clock and starts no goroutine.
+// Package cron parses the texts of cron schedules and computes their occurrences, and those of a
+// grid of equal intervals. It is pure: it reads no clock and starts no goroutine.
 package cron
 
 import (
@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// A field is one of the six parts of a text: its name in errors, its bounds and the names of its values, from the lowest
-// value on.
+// A field is one of the six parts of a text: its name in errors, its bounds and the names of its
+// values, from the lowest value on.
 type field struct {
 	name     string
 	min, max uint
@@ -39,15 +39,17 @@ type set struct {
 	steps  bool // an item has a wildcard or a step
 }
 
-// Parse returns the schedule of a text of five fields: minute, hour, day of month, month and day of week; or six, with the
-// second before them. Without a second it is 0.
+// Parse returns the schedule of a text of five fields: minute, hour, day of month, month and day of
+// week; or six, with the second before them. Without a second it is 0.
 //
-// A field is a list, separated by commas, of values, ranges (1-5), wildcards (*) and steps (*/15, 10-30/5; 10/5 begins at 10
-// and ends at the field's maximum). Months and days of the week have names of three letters in any case; 0 and 7 are Sunday.
-// In the two fields for days "?" is "*". When both are restricted, a day fits that fits one of them; a field is restricted
-// unless an item of it is "*", "?" or "*/1". There is no L, W, # or @daily, and no zone.
+// A field is a list, separated by commas, of values, ranges (1-5), wildcards (*) and steps (*/15,
+// 10-30/5; 10/5 begins at 10 and ends at the field's maximum). Months and days of the week have
+// names of three letters in any case; 0 and 7 are Sunday. In the two fields for days "?" is "*".
+// When both are restricted, a day fits that fits one of them; a field is restricted unless an item
+// of it is "*", "?" or "*/1". There is no L, W, # or @daily, and no zone.
 //
-// An error names the field and the value. A date that no year has, such as 30 February, is an error.
+// An error names the field and the value. A date that no year has, such as 30 February, is an
+// error.
 func Parse(spec string) (Schedule, error) {
 	s, err := parse(spec)
 	if err != nil {
@@ -158,7 +160,8 @@ func (f field) item(text string) (set, error) {
 	return s, nil
 }
 
-// span returns the lowest and the highest value of a range or a value; one with a step ends at the field's maximum.
+// span returns the lowest and the highest value of a range or a value; one with a step ends at the
+// field's maximum.
 func (f field) span(text, body string, stepped bool) (low, high uint, err error) {
 	from, to, ranged := strings.Cut(body, "-")
 	if low, err = f.value(text, from); err != nil {

@@ -2,9 +2,9 @@ package cron
 
 import "time"
 
-// NextOnGrid returns the first time after a time, strictly, on the grid that begins at first and has an interval of every. It
-// is first when that is after. The result has the location of first. Without a positive interval there is none, and the result
-// is the zero time.
+// NextOnGrid returns the first time after a time, strictly, on the grid that begins at first and
+// has an interval of every. It is first when that is after. The result has the location of first.
+// Without a positive interval there is none, and the result is the zero time.
 func NextOnGrid(first time.Time, every time.Duration, after time.Time) time.Time {
 	if every <= 0 {
 		return time.Time{}
@@ -29,11 +29,13 @@ type Backlog struct {
 	Next    time.Time   // the first occurrence in future; zero when there is none
 }
 
-// Missed returns the occurrences after last, up to and including now: the latest ones, at most a number. It also returns the
-// first occurrence that is after both last and now, so that a clock that is set back repeats none. Next returns the first
-// occurrence strictly after a time, and the zero time when there is none.
+// Missed returns the occurrences after last, up to and including now: the latest ones, at most a
+// number. It also returns the first occurrence that is after both last and now, so that a clock
+// that is set back repeats none. Next returns the first occurrence strictly after a time, and the
+// zero time when there is none.
 //
-// The work does not grow with the number of occurrences: next is called at most about 64 × most times.
+// The work does not grow with the number of occurrences: next is called at most about 64 × most
+// times.
 func Missed(next func(after time.Time) time.Time, last, now time.Time, most int) Backlog {
 	if now.Before(last) {
 		now = last
@@ -62,7 +64,8 @@ func Missed(next func(after time.Time) time.Time, last, now time.Time, most int)
 	return b
 }
 
-// upTo returns the first occurrences after a time, up to and including now, at most a number, and whether there are more.
+// upTo returns the first occurrences after a time, up to and including now, at most a number, and
+// whether there are more.
 func upTo(next func(time.Time) time.Time, after, now time.Time, most int) (due []time.Time, more bool) {
 	for {
 		after = next(after)

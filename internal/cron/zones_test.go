@@ -77,7 +77,8 @@ func allZones(t *testing.T) []*time.Location {
 	return all
 }
 
-// oddZones skip or repeat half an hour, a midnight, or a day, or change their offset for a month each year.
+// oddZones skip or repeat half an hour, a midnight, or a day, or change their offset for a month
+// each year.
 var oddZones = []string{"Australia/Lord_Howe", "America/Sao_Paulo", "Pacific/Apia", "Africa/Casablanca", "Europe/Dublin"}
 
 // someZones returns 24 zones that a fixed seed chooses, and the odd zones.
@@ -93,7 +94,8 @@ func someZones(t *testing.T) (some []*time.Location) {
 	return some
 }
 
-// changes looks at the offset every half day, and does not rely on the bounds that the time package returns.
+// changes looks at the offset every half day, and does not rely on the bounds that the time package
+// returns.
 func changes(location *time.Location) []change {
 	offset := func(at int64) int64 {
 		_, seconds := time.Unix(at, 0).In(location).Zone()
@@ -146,8 +148,9 @@ func (w window) walk(f func(at, wall int64)) {
 	}
 }
 
-// want returns the occurrences in w minute by minute: of a schedule that follows elapsed time, the minutes at which the wall
-// clock fits; of fixed times, those at which it fits for the first time, and the ends of the gaps that contain such a time.
+// want returns the occurrences in w minute by minute: of a schedule that follows elapsed time, the
+// minutes at which the wall clock fits; of fixed times, those at which it fits for the first time,
+// and the ends of the gaps that contain such a time.
 func (w window) want(elapsed bool, fits func(wall int64) bool) []int64 {
 	var want []int64
 	const margin = 2 * 24 * 60
@@ -184,8 +187,8 @@ func TestChaosZonesHaveEachOccurrenceOnce(t *testing.T) {
 
 func TestZonesHaveEachOccurrenceOnce(t *testing.T) { checkOccurrences(t, someZones(t), 1000) }
 
-// checkOccurrences compares the occurrences around the changes of zones with those that a walk by minutes finds, at least
-// so many for each schedule.
+// checkOccurrences compares the occurrences around the changes of zones with those that a walk by
+// minutes finds, at least so many for each schedule.
 func checkOccurrences(t *testing.T, locations []*time.Location, least int) {
 	t.Helper()
 	var zones []zone

@@ -9,9 +9,10 @@ import (
 // minOperation is the size of the shortest operation.
 const minOperation = 11
 
-// Decode returns the contents of an envelope. The bodies of its messages share the memory of b. It fails with a
-// [*VersionError] for another version, and with another error for bytes that Encode does not return: the memory that it
-// uses is in proportion to the length of b, whatever lengths and counts the bytes have.
+// Decode returns the contents of an envelope. The bodies of its messages share the memory of b. It
+// fails with a [*VersionError] for another version, and with another error for bytes that Encode
+// does not return: the memory that it uses is in proportion to the length of b, whatever lengths
+// and counts the bytes have.
 func Decode(b []byte) (*Envelope, error) {
 	if len(b) > 0 && b[0] != version1 {
 		return nil, otherVersion(b)
@@ -19,7 +20,8 @@ func Decode(b []byte) (*Envelope, error) {
 	return decode1(b)
 }
 
-// otherVersion returns the error of an envelope whose first byte is not that of version 1. The byte may be damaged.
+// otherVersion returns the error of an envelope whose first byte is not that of version 1. The byte
+// may be damaged.
 func otherVersion(b []byte) error {
 	if b[0] == 0 || b[0] > maxVersion {
 		return damaged(fmt.Sprintf("there is no version %d", b[0]))

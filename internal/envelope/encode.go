@@ -10,8 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Encode returns the operations as envelopes, in their order: none for no operations. Each is at most limit bytes long,
-// unless it has a single operation. A limit of 0 or less means no limit. A delay is counted from now.
+// Encode returns the operations as envelopes, in their order: none for no operations. Each is at
+// most limit bytes long, unless it has a single operation. A limit of 0 or less means no limit. A
+// delay is counted from now.
 func Encode(ops []transport.Operation, now time.Time, limit int) [][]byte {
 	var envelopes [][]byte
 	for len(ops) > 0 {

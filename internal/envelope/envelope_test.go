@@ -21,7 +21,8 @@ import (
 
 var now = time.Date(2026, 11, 23, 12, 0, 0, 123456789, time.UTC)
 
-// equal compares operations as drivers read them: no body is an empty one, and headers are compared in their order.
+// equal compares operations as drivers read them: no body is an empty one, and headers are compared
+// in their order.
 var equal = cmp.Options{
 	cmp.Transformer("fields", func(m header.Map) []header.Field {
 		var fields []header.Field
@@ -247,7 +248,8 @@ func TestEqualOperationsAreEqualBytes(t *testing.T) {
 	}
 }
 
-// Version 1 is in databases. A change of it needs another version, and Decode must go on reading this one.
+// Version 1 is in databases. A change of it needs another version, and Decode must go on reading
+// this one.
 func TestVersion1StaysAsItIs(t *testing.T) {
 	text, err := os.ReadFile("testdata/version1.hex")
 	if err != nil {

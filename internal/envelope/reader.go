@@ -59,8 +59,8 @@ func (r *reader) number() int {
 	return int(n)
 }
 
-// follows reports whether so many texts follow, and fails if not. So a wrong count is found before memory is allocated
-// for it.
+// follows reports whether so many texts follow, and fails if not. So a wrong count is found before
+// memory is allocated for it.
 func (r *reader) follows(texts int) bool {
 	ahead := *r
 	for i := 0; i < texts && ahead.err == nil; i++ {

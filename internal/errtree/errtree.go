@@ -1,4 +1,5 @@
-// Package errtree looks into errors of any origin: also into those that wrap themselves, and those whose methods panic.
+// Package errtree looks into errors of any origin: also into those that wrap themselves, and those
+// whose methods panic.
 package errtree
 
 import (
@@ -37,7 +38,8 @@ func Cause(err error) error {
 	}
 }
 
-// Any reports whether test returns true for err or for an error in it. A test that panics returns false.
+// Any reports whether test returns true for err or for an error in it. A test that panics returns
+// false.
 func Any(err error, test func(error) bool) bool {
 	for each := range all(err) {
 		if Safely(test, each) {
@@ -117,9 +119,9 @@ func Find[E comparable](err error) (found E) {
 	return found
 }
 
-// Cut returns the beginning of s, of at most most bytes, up to a character boundary. Bytes that are not UTF-8 become question
-// marks, and control characters other than tab, line feed and carriage return become escapes such as \x00: some brokers and
-// databases refuse both.
+// Cut returns the beginning of s, of at most most bytes, up to a character boundary. Bytes that are
+// not UTF-8 become question marks, and control characters other than tab, line feed and carriage
+// return become escapes such as \x00: some brokers and databases refuse both.
 func Cut(s string, most int) string {
 	s = strings.ToValidUTF8(prefix(s, most), "?")
 	if strings.IndexFunc(s, isControl) < 0 {

@@ -20,8 +20,8 @@ type life struct {
 	end      recoverability.Action
 }
 
-// live processes a message as an endpoint does, with deliveries and delayed copies, until it is moved to the error
-// queue. Earlier cycles are known by the headers only.
+// live processes a message as an endpoint does, with deliveries and delayed copies, until it is
+// moved to the error queue. Earlier cycles are known by the headers only.
 func live(t *testing.T, c recoverability.Config, fail func() error) life {
 	t.Helper()
 	var (
@@ -151,8 +151,8 @@ func anyConfig(r *rand.Rand) recoverability.Config {
 	return c
 }
 
-// Whatever the rules, backoffs and marks, a message comes to its end, is never tried more often than
-// is allowed, and never later than a day and the last delay after its first failure.
+// Whatever the rules, backoffs and marks, a message comes to its end, is never tried more often
+// than is allowed, and never later than a day and the last delay after its first failure.
 func TestEveryConfigurationBoundsAttemptsAndDelays(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
 	capped := 0

@@ -1,5 +1,5 @@
-// Package fault does the arithmetic of failed messages: the headers of their copies, the counts in these headers and
-// the history of failures. It reads no clock and does no I/O.
+// Package fault does the arithmetic of failed messages: the headers of their copies, the counts in
+// these headers and the history of failures. It reads no clock and does no I/O.
 package fault
 
 import (
@@ -19,11 +19,12 @@ type Host struct {
 	Endpoint, Machine, HostID, DisplayName string
 }
 
-// Headers returns the fault headers of a message that is moved to the error queue: those by which ServicePulse shows
-// and returns messages, the class of the error, and the history. Texts are cut at 16 KiB and are valid UTF-8.
+// Headers returns the fault headers of a message that is moved to the error queue: those by which
+// ServicePulse shows and returns messages, the class of the error, and the history. Texts are cut
+// at 16 KiB and are valid UTF-8.
 //
-// The stack begins with the type and the whole text of the error. Its first frame is the place of a panic, else at, the
-// handler or stage that failed.
+// The stack begins with the type and the whole text of the error. Its first frame is the place of a
+// panic, else at, the handler or stage that failed.
 func Headers(f recoverability.Failure, host Host, at Frame) header.Map {
 	err := told(f.Err)
 	typ, text := fmt.Sprintf("%T", err), errorText(f.Err)
@@ -66,7 +67,8 @@ func Headers(f recoverability.Failure, host Host, at Frame) header.Map {
 	return h
 }
 
-// told returns the error whose type names the failure: the cause of err, and of a panic with an error the cause of that.
+// told returns the error whose type names the failure: the cause of err, and of a panic with an
+// error the cause of that.
 func told(err error) error {
 	cause := errtree.Cause(err)
 	if value := errtree.Cause(inner(cause)); value != nil && errtree.Safely(isPanic, cause) {

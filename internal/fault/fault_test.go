@@ -257,7 +257,8 @@ func TestErrorHeadersForgetAnEarlierFault(t *testing.T) {
 	}
 }
 
-// A dead letter with the failure of its sender keeps that failure, and has the broker's reason beside it.
+// A dead letter with the failure of its sender keeps that failure, and has the broker's reason
+// beside it.
 func TestDeadLettersKeepTheFailureOfTheirSender(t *testing.T) {
 	dead := recoverability.Failure{Err: errBroken, Queue: "in", Attempt: 1, FirstFailure: first, Now: first}
 	ours := Headers(dead, host, Frame{})

@@ -21,8 +21,9 @@ type Frame struct {
 
 // String returns the frame as .NET writes it, in one line; "" without a function.
 //
-// ServiceControl groups failures by the type of the error and by the first line of this form. It accepts no arguments
-// without names, and no file without a root, which is the form of a file in a binary that was built with -trimpath.
+// ServiceControl groups failures by the type of the error and by the first line of this form. It
+// accepts no arguments without names, and no file without a root, which is the form of a file in a
+// binary that was built with -trimpath.
 func (f Frame) String() string {
 	if !strings.Contains(f.Func, ".") || len(f.Func) > maxFrame/2 || strings.ContainsAny(f.Func, " \t\r\n") {
 		return ""
@@ -66,7 +67,8 @@ var mainPath = sync.OnceValue(func() string {
 	return "main"
 })
 
-// frames returns the frames of a Go stack: each is a line with the function, and a line with the file after a tab.
+// frames returns the frames of a Go stack: each is a line with the function, and a line with the
+// file after a tab.
 func frames(stack string) []Frame {
 	var found []Frame
 	var call string

@@ -64,8 +64,8 @@ func FuzzRetryHeaders(f *testing.F) {
 	})
 }
 
-// Whatever an error says, and whatever its stack is, nothing of the text is left in the stack without the text, the frame is
-// the first line of its form, and the sizes are kept.
+// Whatever an error says, and whatever its stack is, nothing of the text is left in the stack
+// without the text, the frame is the first line of its form, and the sizes are kept.
 func FuzzFaultStack(f *testing.F) {
 	f.Add("card refused", "goroutine 1 [running]:\nmain.f(0x1)\n\t/src/a.go:7 +0x1\n", "main.g", "/src/b.go")
 	f.Add("   at x.y()\n", "", "main.g", "b.go")
@@ -96,7 +96,8 @@ func FuzzFaultStack(f *testing.F) {
 	})
 }
 
-// hasControl reports whether s has a control character that ServiceControl refuses on PostgreSQL, or a similar one.
+// hasControl reports whether s has a control character that ServiceControl refuses on PostgreSQL,
+// or a similar one.
 func hasControl(s string) bool {
 	return strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && !strings.ContainsRune("\t\n\r", r) })
 }

@@ -10,9 +10,10 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// DelayHeaders returns the headers of the copy that a delayed retry sends: those of the failed message, with the retry
-// counted and its policy named, with the time at which it is due, from which NServiceBus and ServiceControl compute the critical time, and
-// with the failure in the history in the words of the fault headers.
+// DelayHeaders returns the headers of the copy that a delayed retry sends: those of the failed
+// message, with the retry counted and its policy named, with the time at which it is due, from
+// which NServiceBus and ServiceControl compute the critical time, and with the failure in the
+// history in the words of the fault headers.
 func DelayHeaders(f recoverability.Failure, fault header.Map, after time.Duration) header.Map {
 	h := f.Headers.Clone()
 	h.Set(header.DeliverAt, header.FormatTime(f.Now.Add(after)))
@@ -43,8 +44,9 @@ func describeRetry(h *header.Map, f recoverability.Failure, fault header.Map) {
 
 var retryHeaders = []string{header.HoldfastRetryPolicy, header.HoldfastRetryAttempt, header.HoldfastRetryLastError}
 
-// DeferHeaders returns the headers of the copy that postpones a message while attempts are limited: the received ones,
-// with the immediate retries that are used up and the failures that used up none.
+// DeferHeaders returns the headers of the copy that postpones a message while attempts are limited:
+// the received ones, with the immediate retries that are used up and the failures that used up
+// none.
 func DeferHeaders(received header.Map, used int, t Throttled) header.Map {
 	h := received.Clone()
 	if used > 0 {
@@ -59,9 +61,9 @@ func DeferHeaders(received header.Map, used int, t Throttled) header.Map {
 	return h
 }
 
-// ErrorHeaders returns the headers of the copy in the error queue: those of the failed message with fault, and without
-// counts of retries and headers of an earlier fault. A message that is returned from there starts with all its
-// attempts.
+// ErrorHeaders returns the headers of the copy in the error queue: those of the failed message with
+// fault, and without counts of retries and headers of an earlier fault. A message that is returned
+// from there starts with all its attempts.
 func ErrorHeaders(received, fault header.Map) header.Map {
 	h := without(received, fault.Len(), countsRetries, describesFault)
 	for name, value := range fault.All() {
@@ -70,9 +72,10 @@ func ErrorHeaders(received, fault header.Map) header.Map {
 	return h
 }
 
-// DeadLetterHeaders returns the fault headers of a message that the broker has dead-lettered: fault, and the received ones in
-// its place if the message was received with a failure, such as that of an NServiceBus endpoint that has the broker move what
-// it cannot handle. The broker's reason then is in [header.HoldfastFaultDeadLettered].
+// DeadLetterHeaders returns the fault headers of a message that the broker has dead-lettered:
+// fault, and the received ones in its place if the message was received with a failure, such as
+// that of an NServiceBus endpoint that has the broker move what it cannot handle. The broker's
+// reason then is in [header.HoldfastFaultDeadLettered].
 func DeadLetterHeaders(received, fault header.Map) header.Map {
 	if _, failed := received.Lookup(header.ExceptionType); !failed {
 		return fault
@@ -92,10 +95,11 @@ var describesPlace = []string{
 	header.FailedQ, header.TimeOfFailure, header.ProcessingEndpoint, header.ProcessingMachine, header.HostID, header.HostDisplayName,
 }
 
-// ReturnHeaders returns the headers of a message that is returned from the error queue to its queue: those that it was
-// sent with, as far as they are known. Headers of the fault and counts of retries, of Holdfast and of NServiceBus, are
-// removed. [header.HoldfastReturns] is increased by one: so a broker that removes duplicates distinguishes the returned
-// message from the original. [header.UndecodableHeaders] stays, for the case that the message fails again.
+// ReturnHeaders returns the headers of a message that is returned from the error queue to its
+// queue: those that it was sent with, as far as they are known. Headers of the fault and counts of
+// retries, of Holdfast and of NServiceBus, are removed. [header.HoldfastReturns] is increased by
+// one: so a broker that removes duplicates distinguishes the returned message from the original.
+// [header.UndecodableHeaders] stays, for the case that the message fails again.
 func ReturnHeaders(failed header.Map) header.Map {
 	h := without(failed, 1, countsRetries, describesFault, func(name string) bool {
 		return name == header.FailedQ || name == header.TimeOfFailure || strings.HasPrefix(name, "Holdfast.Quarantine.")
@@ -104,14 +108,15 @@ func ReturnHeaders(failed header.Map) header.Map {
 	return h
 }
 
-// AuditHeaders returns the headers of an audit copy, with room for more: the received ones without those of a fault of
-// Holdfast's, which ServiceControl leaves on a message that it returns.
+// AuditHeaders returns the headers of an audit copy, with room for more: the received ones without
+// those of a fault of Holdfast's, which ServiceControl leaves on a message that it returns.
 func AuditHeaders(received header.Map, more int) header.Map {
 	return without(received, more, describesOwnFault)
 }
 
-// ReturnedHeaders returns the headers of a message that ServiceControl has returned, as its sender made them: without those
-// of a fault. It reports false, without an allocation, for any other message.
+// ReturnedHeaders returns the headers of a message that ServiceControl has returned, as its sender
+// made them: without those of a fault. It reports false, without an allocation, for any other
+// message.
 func ReturnedHeaders(received header.Map) (h header.Map, returned bool) {
 	if _, returned = received.Lookup(header.RetryUniqueID); !returned {
 		return received, false
@@ -119,12 +124,12 @@ func ReturnedHeaders(received header.Map) (h header.Map, returned bool) {
 	return without(received, 0, describesOwnFault), true
 }
 
-// ForwardHeaders returns the headers of a message that is forwarded to another queue: the received ones without counts,
-// first failure and history, so that the message has all its attempts there.
+// ForwardHeaders returns the headers of a message that is forwarded to another queue: the received
+// ones without counts, first failure and history, so that the message has all its attempts there.
 func ForwardHeaders(received header.Map) header.Map { return without(received, 0, countsRetries) }
 
-// QuarantineHeaders returns the headers of the copy that is moved to quarantine: those of the message, its queue, and
-// the number of its deliveries there.
+// QuarantineHeaders returns the headers of the copy that is moved to quarantine: those of the
+// message, its queue, and the number of its deliveries there.
 func QuarantineHeaders(received header.Map, queue string, attempts int) header.Map {
 	h := received.Clone()
 	h.Set(header.HoldfastQuarantineQueue, queue)
@@ -132,8 +137,8 @@ func QuarantineHeaders(received header.Map, queue string, attempts int) header.M
 	return h
 }
 
-// LeaveQuarantine reverses [QuarantineHeaders]. Where the headers are missing or invalid, queue is "" and attempts is
-// 1.
+// LeaveQuarantine reverses [QuarantineHeaders]. Where the headers are missing or invalid, queue is
+// "" and attempts is 1.
 func LeaveQuarantine(received header.Map) (h header.Map, queue string, attempts int) {
 	h = received.Clone()
 	queue = h.Get(header.HoldfastQuarantineQueue)
@@ -143,15 +148,17 @@ func LeaveQuarantine(received header.Map) (h header.Map, queue string, attempts 
 	return h, queue, attempts
 }
 
-// DecidedHeaders returns the headers of a copy that waits outside of the error queue: those of the copy in an error queue, and
-// the name of that queue. Whoever receives the copy moves it there, and runs no handler.
+// DecidedHeaders returns the headers of a copy that waits outside of the error queue: those of the
+// copy in an error queue, and the name of that queue. Whoever receives the copy moves it there, and
+// runs no handler.
 func DecidedHeaders(failed header.Map, errorQueue string) header.Map {
 	h := failed.Clone()
 	h.Set(header.HoldfastFaultDecided, errorQueue)
 	return h
 }
 
-// LeaveDecided reverses [DecidedHeaders], and divides the headers into the received ones and those of the fault.
+// LeaveDecided reverses [DecidedHeaders], and divides the headers into the received ones and those
+// of the fault.
 func LeaveDecided(decided header.Map) (received, fault header.Map) {
 	isFault := func(name string) bool { return describesFault(name) || slices.Contains(besideFault, name) }
 	received = without(decided, 0, isFault)

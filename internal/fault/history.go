@@ -18,8 +18,9 @@ const (
 	maxHistory  = 32 << 10 // bytes of a header that is parsed
 )
 
-// ParseHistory parses a header [header.HoldfastHistory] or [header.HoldfastFaultHistory]. It returns the first failure
-// and the latest, ten at most, oldest first; none if the header is invalid.
+// ParseHistory parses a header [header.HoldfastHistory] or [header.HoldfastFaultHistory]. It
+// returns the first failure and the latest, ten at most, oldest first; none if the header is
+// invalid.
 func ParseHistory(text string) []recoverability.Past {
 	if len(text) > maxHistory {
 		return nil

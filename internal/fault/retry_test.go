@@ -20,7 +20,8 @@ func names(h header.Map) (names []string) {
 	return names
 }
 
-// The policy that a sender names belongs to the message; the state of its retries does not outlast them.
+// The policy that a sender names belongs to the message; the state of its retries does not outlast
+// them.
 func TestTheStateOfRetriesByAPolicyEndsWithThem(t *testing.T) {
 	received := headers(header.HoldfastPolicy, "mail", header.HoldfastRetryPolicy, "mail", header.HoldfastRetryAttempt, "3", header.HoldfastRetryLastError, "no")
 	for name, got := range map[string]header.Map{

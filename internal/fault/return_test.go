@@ -67,7 +67,8 @@ func TestUndecodableHeadersStayOnAReturnedMessage(t *testing.T) {
 	}
 }
 
-// A copy that waits outside of the error queue arrives there with the same headers, and a return has none of them.
+// A copy that waits outside of the error queue arrives there with the same headers, and a return
+// has none of them.
 func TestDecidedHeadersAreThoseOfTheErrorQueue(t *testing.T) {
 	received := header.New(
 		header.Field{Name: header.MessageID, Value: "m-1"},

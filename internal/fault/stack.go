@@ -10,8 +10,8 @@ import (
 const (
 	maxType = 200 // bytes of the type in a stack
 
-	// goStack is the line before the stack of Go. It begins with blanks and no word, so that ServiceControl takes it for
-	// neither a frame nor the end of one.
+	// goStack is the line before the stack of Go. It begins with blanks and no word, so that
+	// ServiceControl takes it for neither a frame nor the end of one.
 	goStack = "   --- Go stack:\n"
 )
 
@@ -43,8 +43,9 @@ func traceOf(err error) (trace string) {
 	return trace
 }
 
-// String returns the type and text of the error, the frames, and the original stack. ServiceControl removes the text
-// from the result, so that the first frame is the first line of its form, whatever the text is.
+// String returns the type and text of the error, the frames, and the original stack. ServiceControl
+// removes the text from the result, so that the first frame is the first line of its form, whatever
+// the text is.
 func (s stack) String() string {
 	var b strings.Builder
 	b.WriteString(s.typ + ": " + s.text)
@@ -72,9 +73,9 @@ func GoStack(trace string) string {
 	return trace[i+1+len(goStack):]
 }
 
-// cutBeside returns the beginning of stack, of at most most bytes, and cuts no occurrence of text in two.
-// ServiceControl removes the text from the stack before it looks for a frame, and a part of the text that is left costs
-// it seconds.
+// cutBeside returns the beginning of stack, of at most most bytes, and cuts no occurrence of text
+// in two. ServiceControl removes the text from the stack before it looks for a frame, and a part of
+// the text that is left costs it seconds.
 func cutBeside(stack, text string, most int) string {
 	if len(stack) <= most {
 		return stack

@@ -10,8 +10,9 @@ import (
 // maxTrimmed bounds a header of [Trim], in bytes.
 const maxTrimmed = 512
 
-// Trim returns fault headers for a broker that refuses the whole ones: without the history, and with no header over 512
-// bytes. The stack contains the cut text of the error whole, or not at all, and its first frame.
+// Trim returns fault headers for a broker that refuses the whole ones: without the history, and
+// with no header over 512 bytes. The stack contains the cut text of the error whole, or not at all,
+// and its first frame.
 func Trim(fault header.Map) header.Map {
 	var h header.Map
 	h.Reserve(fault.Len())
@@ -29,7 +30,8 @@ func Trim(fault header.Map) header.Map {
 	return h
 }
 
-// trimTexts cuts the text of an error, and the stack so that it contains the cut text whole, and the first frame.
+// trimTexts cuts the text of an error, and the stack so that it contains the cut text whole, and
+// the first frame.
 func trimTexts(text, stack string) (shortText, shortStack string) {
 	shortText = errtree.Cut(text, maxTrimmed)
 	at := strings.Index(stack, text)
@@ -51,7 +53,8 @@ func trimTexts(text, stack string) (shortText, shortStack string) {
 	return shortText, cutBeside(stack, shortText, maxTrimmed)
 }
 
-// firstFrame splits the rest of a stack after the text of the error behind its first line, if that is a frame.
+// firstFrame splits the rest of a stack after the text of the error behind its first line, if that
+// is a frame.
 func firstFrame(stack string) (frame, rest string) {
 	if !strings.HasPrefix(stack, "\n   at ") {
 		return "", stack
@@ -65,8 +68,9 @@ func firstFrame(stack string) (frame, rest string) {
 
 const maxShort = 100 // bytes of a header of Short
 
-// Short returns the headers of [Minimal], and with them the type of the error and the host, by which ServiceControl groups
-// and shows the message. The host is left out where its name is long: a cut one is another host.
+// Short returns the headers of [Minimal], and with them the type of the error and the host, by
+// which ServiceControl groups and shows the message. The host is left out where its name is long: a
+// cut one is another host.
 func Short(fault header.Map) header.Map {
 	h := Minimal(fault)
 	if typ, ok := fault.Lookup(header.ExceptionType); ok {
@@ -80,8 +84,9 @@ func Short(fault header.Map) header.Map {
 	return h
 }
 
-// Minimal returns the fault headers without which a message cannot be understood and returned: the queue, the time, the
-// class of the error, and the endpoint, with which ServiceControl recognizes the message if it fails again.
+// Minimal returns the fault headers without which a message cannot be understood and returned: the
+// queue, the time, the class of the error, and the endpoint, with which ServiceControl recognizes
+// the message if it fails again.
 func Minimal(fault header.Map) header.Map {
 	var h header.Map
 	for _, name := range []string{

@@ -15,7 +15,8 @@ type tracedError struct{ text, stack string }
 func (e tracedError) Error() string      { return e.text }
 func (e tracedError) StackTrace() string { return e.stack }
 
-// A reader of the error queue takes the text out of the stack: nothing of the text may be left, however both were cut.
+// A reader of the error queue takes the text out of the stack: nothing of the text may be left,
+// however both were cut.
 func TestAStackHasTheTextOfTheErrorWholeOrNotAtAll(t *testing.T) {
 	for name, text := range map[string]string{
 		"short": "no such card", "longer than a trimmed header": strings.Repeat("at x.y( a b, ", 100),

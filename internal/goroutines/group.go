@@ -3,11 +3,11 @@ package goroutines
 
 import "sync"
 
-// A Group is a set of goroutines that end before Stop returns. The zero value is ready to use. A Group is safe for
-// concurrent use and must not be copied.
+// A Group is a set of goroutines that end before Stop returns. The zero value is ready to use. A
+// Group is safe for concurrent use and must not be copied.
 type Group struct {
-	// Keep is how many goroutines wait for another function when theirs has returned. That pays where the functions
-	// need large stacks, which a new goroutine has to grow first. 0: none.
+	// Keep is how many goroutines wait for another function when theirs has returned. That pays
+	// where the functions need large stacks, which a new goroutine has to grow first. 0: none.
 	Keep int
 
 	mu      sync.Mutex // guards the rest, and starting against waiting
@@ -16,7 +16,8 @@ type Group struct {
 	running sync.WaitGroup
 }
 
-// Go runs f in a goroutine and returns true. After Stop was called it returns false and does not run f.
+// Go runs f in a goroutine and returns true. After Stop was called it returns false and does not
+// run f.
 func (g *Group) Go(f func()) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -47,7 +48,8 @@ func (g *Group) run(f func()) {
 	}
 }
 
-// keep reports whether the goroutine is to wait for another function, which it receives from next; nil ends it.
+// keep reports whether the goroutine is to wait for another function, which it receives from next;
+// nil ends it.
 func (g *Group) keep(next chan func()) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -36,13 +36,15 @@ func (w *walk) visitStruct(t reflect.Type, path string, addressed bool) {
 	s.fields(t, path, nil, addressed, []reflect.Type{t})
 }
 
-// structure is a struct with the fields that encoding/json stores, those of embedded structs included.
+// structure is a struct with the fields that encoding/json stores, those of embedded structs
+// included.
 type structure struct {
 	*walk
 	stored []jsonmembers.Field
 }
 
-// fields visits the fields of a struct, or of one that is embedded in it. within are the structs around these fields.
+// fields visits the fields of a struct, or of one that is embedded in it. within are the structs
+// around these fields.
 func (s *structure) fields(t reflect.Type, path string, index []int, addressed bool, within []reflect.Type) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -86,7 +88,8 @@ func (s *structure) field(f reflect.StructField, path string, place []int, addre
 	s.value(f.Type, path, addressed)
 }
 
-// embedded returns the struct whose fields encoding/json regards as fields of the struct that contains f.
+// embedded returns the struct whose fields encoding/json regards as fields of the struct that
+// contains f.
 func embedded(f reflect.StructField) (inner reflect.Type, ok bool) {
 	if !f.Anonymous {
 		return nil, false

@@ -1,4 +1,5 @@
-// Package jsonloss finds the parts of a Go type's values that encoding/json does not store, or does not read back.
+// Package jsonloss finds the parts of a Go type's values that encoding/json does not store, or does
+// not read back.
 package jsonloss
 
 import (
@@ -18,10 +19,11 @@ type Loss struct {
 // Error returns the text of the loss.
 func (l Loss) Error() string { return fmt.Sprintf("JSON loses %s: %s", l.Path, l.Reason) }
 
-// Of returns the parts that the values of a type lose when a pointer to a value is encoded, and decoded. A part of a type
-// that occurs more than once is listed once.
+// Of returns the parts that the values of a type lose when a pointer to a value is encoded, and
+// decoded. A part of a type that occurs more than once is listed once.
 //
-// A type with methods for both directions, such as [time.Time], is trusted. So are fields with the tag json:"-".
+// A type with methods for both directions, such as [time.Time], is trusted. So are fields with the
+// tag json:"-".
 func Of(t reflect.Type) []Loss {
 	w := walk{seen: map[visit]bool{}}
 	w.value(t, t.String(), true)
@@ -37,8 +39,8 @@ func Check(t reflect.Type) error {
 	return errors.Join(errs...)
 }
 
-// NeedsAddress reports whether encoding/json has to encode a pointer to a value of t: the value is, or contains, a value of
-// a type that encodes itself by a method of its pointer.
+// NeedsAddress reports whether encoding/json has to encode a pointer to a value of t: the value is,
+// or contains, a value of a type that encodes itself by a method of its pointer.
 func NeedsAddress(t reflect.Type) bool {
 	if own := writer(t, false); own != writer(t, true) {
 		return true
@@ -75,7 +77,8 @@ func (w *walk) lose(path, format string, args ...any) {
 	w.losses = append(w.losses, Loss{path, fmt.Sprintf(format, args...)})
 }
 
-// value visits a type. addressed reports whether encoding/json can take the address of the values there.
+// value visits a type. addressed reports whether encoding/json can take the address of the values
+// there.
 func (w *walk) value(t reflect.Type, path string, addressed bool) {
 	if w.seen[visit{t, addressed}] {
 		return

@@ -120,7 +120,8 @@ func (k *key) UnmarshalText(text []byte) error {
 	return err //nolint:wrapcheck // a test
 }
 
-// types are types with the paths that JSON loses; none of a type whose values are stored completely.
+// types are types with the paths that JSON loses; none of a type whose values are stored
+// completely.
 var types = []struct {
 	of   reflect.Type
 	lost string

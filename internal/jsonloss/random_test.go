@@ -21,7 +21,8 @@ const (
 	typesSoak  = 5000
 )
 
-// Random structs have no losses if and only if their values are equal after a round trip. HOLDFAST_SOAK=1 tries 5,000 types.
+// Random structs have no losses if and only if their values are equal after a round trip.
+// HOLDFAST_SOAK=1 tries 5,000 types.
 func TestRandomTypesLoseWhatOfLists(t *testing.T) {
 	cases := typesShort
 	if os.Getenv("HOLDFAST_SOAK") != "" {
@@ -43,7 +44,8 @@ func TestRandomTypesLoseWhatOfLists(t *testing.T) {
 	}
 }
 
-// roundTrip reports whether a filled value of a type is equal after it was encoded and decoded, and describes both.
+// roundTrip reports whether a filled value of a type is equal after it was encoded and decoded, and
+// describes both.
 func roundTrip(t reflect.Type, seed uint64) (equal bool, text string) {
 	before, after := reflect.New(t), reflect.New(t)
 	fill(generator{rand.New(rand.NewPCG(seed, 2))}, before.Elem(), 0)
@@ -55,7 +57,8 @@ func roundTrip(t reflect.Type, seed uint64) (equal bool, text string) {
 		fmt.Sprintf("%s, %v\n%+v\n%+v", body, err, before, after)
 }
 
-// fill gives a value random contents, also in fields that are not exported. Fields that are excluded by their tags stay zero.
+// fill gives a value random contents, also in fields that are not exported. Fields that are
+// excluded by their tags stay zero.
 func fill(g generator, v reflect.Value, depth int) {
 	if !v.CanSet() {
 		v = reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()

@@ -20,8 +20,8 @@ const (
 	kindMap
 )
 
-// Type describes the values of a Go type as JSON. A nil Type is one whose values have no unknown members. It does not
-// change, and is safe for concurrent use.
+// Type describes the values of a Go type as JSON. A nil Type is one whose values have no unknown
+// members. It does not change, and is safe for concurrent use.
 type Type struct {
 	kind   kind
 	elem   *Type             // of a pointer, a list or a map
@@ -77,8 +77,8 @@ var itself = []reflect.Type{
 
 func encodesItself(t reflect.Type) bool { return slices.ContainsFunc(itself, t.Implements) }
 
-// addFields adds the fields that encoding/json finds in a struct, in their order: of several names that differ in case, the
-// first is found for a member whose name is that of no field.
+// addFields adds the fields that encoding/json finds in a struct, in their order: of several names
+// that differ in case, the first is found for a member whose name is that of no field.
 func (d *Type) addFields(t reflect.Type, seen map[reflect.Type]*Type) {
 	d.fields, d.folded = map[string]*field{}, map[string]*field{}
 	for _, c := range dominant(candidates(t)) {
@@ -104,7 +104,8 @@ func (d *Type) field(name []byte) *field {
 	return d.folded[fold(string(name))]
 }
 
-// fold returns a name without case: each letter is the first that [unicode.SimpleFold] regards as equal.
+// fold returns a name without case: each letter is the first that [unicode.SimpleFold] regards as
+// equal.
 func fold(name string) string {
 	return strings.Map(func(r rune) rune {
 		for {
@@ -125,8 +126,8 @@ type Field struct {
 	Quoted bool
 }
 
-// Fields returns the fields that encoding/json stores of a struct, in their order. It has no field whose name in JSON is
-// hidden by another.
+// Fields returns the fields that encoding/json stores of a struct, in their order. It has no field
+// whose name in JSON is hidden by another.
 func Fields(t reflect.Type) []Field {
 	found := dominant(candidates(t))
 	fields := make([]Field, len(found))
@@ -185,8 +186,8 @@ func candidates(t reflect.Type) (found []candidate) {
 	return found
 }
 
-// fieldAt returns a field of a struct as a candidate, whose name is "" for a field that is not stored, or as a struct that
-// is embedded.
+// fieldAt returns a field of a struct as a candidate, whose name is "" for a field that is not
+// stored, or as a struct that is embedded.
 func fieldAt(e embedded, i int) (c candidate, inner *embedded) {
 	f := e.typ.Field(i)
 	t := f.Type

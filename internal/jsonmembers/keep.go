@@ -2,11 +2,12 @@ package jsonmembers
 
 import "bytes"
 
-// Keep returns next with the unknown members of old. old is the text that a value was read from, before is that value as
-// encoding/json writes it, and next the value after a change.
+// Keep returns next with the unknown members of old. old is the text that a value was read from,
+// before is that value as encoding/json writes it, and next the value after a change.
 //
-// The unknown members of the value and of structs within it are kept. Behind a pointer and in a map, a slice or an array they
-// are kept while the known part of the value there is the same in before and next. The members have the order of old.
+// The unknown members of the value and of structs within it are kept. Behind a pointer and in a
+// map, a slice or an array they are kept while the known part of the value there is the same in
+// before and next. The members have the order of old.
 func (d *Type) Keep(old, before, next []byte) []byte {
 	if d == nil || len(old) == 0 || len(next) == 0 {
 		return next
@@ -69,8 +70,8 @@ func (d *Type) keepFields(old, before, next []byte) []byte {
 	return append(out, '}')
 }
 
-// nameFor returns the name of the field of a member, or the name of an unknown member behind a character that no name of a
-// field has.
+// nameFor returns the name of the field of a member, or the name of an unknown member behind a
+// character that no name of a field has.
 func (d *Type) nameFor(m member) string {
 	if f := d.field(m.name); f != nil {
 		return f.name
@@ -96,8 +97,8 @@ func (d *Type) keepValues(old, before, next []byte) []byte {
 	return append(out, '}')
 }
 
-// keepElements is Keep for a slice or an array. An element that has moved keeps its unknown members if no other has the same
-// known part.
+// keepElements is Keep for a slice or an array. An element that has moved keeps its unknown members
+// if no other has the same known part.
 func (d *Type) keepElements(old, before, next []byte) []byte {
 	was, is, now := elementsOf(old), elementsOf(before), elementsOf(next)
 	if now == nil || len(was) != len(is) { // an array that is longer than its text, or shorter

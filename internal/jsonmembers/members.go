@@ -1,5 +1,6 @@
-// Package jsonmembers keeps the members of JSON objects that a Go type has no field for: those that a newer version of a
-// program has written. By the rules of encoding/json a member is known if the struct has a field for its name.
+// Package jsonmembers keeps the members of JSON objects that a Go type has no field for: those that
+// a newer version of a program has written. By the rules of encoding/json a member is known if the
+// struct has a field for its name.
 package jsonmembers
 
 import (
@@ -7,7 +8,8 @@ import (
 	"encoding/json"
 )
 
-// The functions of this package take texts that encoding/json has decoded into the type, or has written: they are valid.
+// The functions of this package take texts that encoding/json has decoded into the type, or has
+// written: they are valid.
 
 // Unknown reports whether a text has an unknown member.
 func (d *Type) Unknown(text []byte) bool {
@@ -15,7 +17,8 @@ func (d *Type) Unknown(text []byte) bool {
 	return found
 }
 
-// unknown reports whether the value at a place has an unknown member, and returns the end of the value.
+// unknown reports whether the value at a place has an unknown member, and returns the end of the
+// value.
 func (d *Type) unknown(text []byte, at int) (found bool, end int) {
 	for d != nil && d.kind == kindPointer {
 		d = d.elem

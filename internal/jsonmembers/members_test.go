@@ -122,7 +122,8 @@ func TestWhatIsKept(t *testing.T) {
 	}
 }
 
-// change decodes a text, changes the value, and returns the text that is stored and that of the value alone.
+// change decodes a text, changes the value, and returns the text that is stored and that of the
+// value alone.
 func change(t *testing.T, typ reflect.Type, old string, f func(v reflect.Value)) (kept, next string) {
 	t.Helper()
 	v := reflect.New(typ)
@@ -159,8 +160,9 @@ func compact(t *testing.T, text []byte) []byte {
 	return b.Bytes()
 }
 
-// 2,000 pairs of types, or 50,000 in a soak, of which each has fields that the other does not have: what one process does not know, it keeps
-// for the other one, and what it knows is as it has left it.
+// 2,000 pairs of types, or 50,000 in a soak, of which each has fields that the other does not have:
+// what one process does not know, it keeps for the other one, and what it knows is as it has left
+// it.
 func TestRandomPairsOfTypesKeepTheirMembers(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 13))
 	unknown := 0

@@ -58,7 +58,8 @@ func TestEachMessageArrivesBeforeItIsHandled(t *testing.T) {
 	}
 }
 
-// Where the driver prefetches, fast handlers get several messages from one Receive, and slow ones none ahead.
+// Where the driver prefetches, fast handlers get several messages from one Receive, and slow ones
+// none ahead.
 func TestMessagesOfADriverThatPrefetchesArriveInBatches(t *testing.T) {
 	for _, tt := range []struct {
 		name     string

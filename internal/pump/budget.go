@@ -15,8 +15,9 @@ import (
 const DefaultBudget = 256 << 20
 
 const (
-	// unseenSize is the expected size of a message before the first is received, where the driver cannot bound a
-	// Receive by size. So the first request is for at most 32 messages with the default budget.
+	// unseenSize is the expected size of a message before the first is received, where the driver
+	// cannot bound a Receive by size. So the first request is for at most 32 messages with the
+	// default budget.
 	unseenSize = 8 << 20
 	// leastRequest is the least bound of a Receive in bytes, where there is room.
 	leastRequest = 1 << 20
@@ -26,11 +27,12 @@ const (
 	meanWeight = 16
 )
 
-// A Budget bounds the bytes of the messages that several pumps hold: headers and bodies of all deliveries that were
-// received and are not settled. It is safe for concurrent use.
+// A Budget bounds the bytes of the messages that several pumps hold: headers and bodies of all
+// deliveries that were received and are not settled. It is safe for concurrent use.
 //
-// A pump may use all that the others do not use; while another one lacks room, it may use an equal share. A pump that
-// holds nothing may always receive one message, so the total can exceed the budget by one message of each pump.
+// A pump may use all that the others do not use; while another one lacks room, it may use an equal
+// share. A pump that holds nothing may always receive one message, so the total can exceed the
+// budget by one message of each pump.
 type Budget struct {
 	size    int64
 	pumps   atomic.Int64
@@ -202,9 +204,10 @@ func (s *share) claim() {
 	}
 }
 
-// bound returns the window of a driver that prefetches: n, or as many messages as there is room for. It keeps the last
-// window while that is at least half of the room, because each change costs the driver a request. An equal share is
-// always allowed, because another pump may claim a window that its queue no longer fills.
+// bound returns the window of a driver that prefetches: n, or as many messages as there is room
+// for. It keeps the last window while that is at least half of the room, because each change costs
+// the driver a request. An equal share is always allowed, because another pump may claim a window
+// that its queue no longer fills.
 func (s *share) bound(p *Pump, n, last int) int {
 	if !s.prefetch {
 		return n

@@ -8,14 +8,14 @@ import (
 // buffersPerSlot bounds the buffer, however fast the handlers are.
 const buffersPerSlot = 8
 
-// rateTrips is the number of round trips over which the rate of finished messages is measured. Over 4 of them, slow
-// handlers that end together by chance do not raise the buffer above its minimum.
+// rateTrips is the number of round trips over which the rate of finished messages is measured. Over
+// 4 of them, slow handlers that end together by chance do not raise the buffer above its minimum.
 const rateTrips = 4
 
 // ahead returns the number of messages to keep buffered. Called with mu held.
 //
-// A buffered message is invisible to other instances, and has one attempt less if this process crashes. So the buffer
-// holds no more than the handlers need during a few Receives.
+// A buffered message is invisible to other instances, and has one attempt less if this process
+// crashes. So the buffer holds no more than the handlers need during a few Receives.
 func (p *Pump) ahead() int {
 	c := p.concurrency
 	switch {
@@ -31,17 +31,18 @@ func (p *Pump) ahead() int {
 	return min(max(p.demand.size, c/2, 1), buffersPerSlot*c)
 }
 
-// tripsAhead is the number of round trips for which messages are buffered. The next request is made when half of them
-// are handled, and asks for as many as two trips need: so no request runs half of the time, and the messages of one
-// trip are left when the answer arrives. So the measured demand can grow beyond a buffer that is too small.
+// tripsAhead is the number of round trips for which messages are buffered. The next request is made
+// when half of them are handled, and asks for as many as two trips need: so no request runs half of
+// the time, and the messages of one trip are left when the answer arrives. So the measured demand
+// can grow beyond a buffer that is too small.
 const tripsAhead = 4
 
-// timeAhead is the least time for which messages are buffered. Where round trips are short, a Receive then asks for
-// more messages, which costs the broker less.
+// timeAhead is the least time for which messages are buffered. Where round trips are short, a
+// Receive then asks for more messages, which costs the broker less.
 const timeAhead = 10 * time.Millisecond
 
-// demand estimates the number of messages that are handled during tripsAhead round trips of a Receive, or timeAhead, by
-// Little's law: the rate of finished messages times that time.
+// demand estimates the number of messages that are handled during tripsAhead round trips of a
+// Receive, or timeAhead, by Little's law: the rate of finished messages times that time.
 type demand struct {
 	trip     time.Duration // of a Receive that finds messages
 	since    time.Duration // when the rate was last measured
@@ -49,15 +50,16 @@ type demand struct {
 	size     int
 }
 
-// measure adds a Receive that ended now: its duration, the messages finished since the pump began, and whether it
-// returned as many messages as it was asked for.
+// measure adds a Receive that ended now: its duration, the messages finished since the pump began,
+// and whether it returned as many messages as it was asked for.
 func (d *demand) measure(now, took time.Duration, finished int, full bool) {
 	took = max(took, 1)
 	switch {
 	case d.trip == 0 || took < d.trip:
 		d.trip = took
 	case full:
-		// It may have waited for messages, which is not part of the trip: so a longer trip is adopted slowly.
+		// It may have waited for messages, which is not part of the trip: so a longer trip is
+		// adopted slowly.
 		d.trip = min(took, d.trip+d.trip/4+1)
 	}
 	past := now - d.since

@@ -27,8 +27,8 @@ func (p *Pump) stop(release bool) {
 	p.mu.Unlock()
 }
 
-// cutLate cancels the handlers when StopTimeout has passed before done ends. Messages that have not started after half
-// of that time are released, so that handlers that start have time to finish.
+// cutLate cancels the handlers when StopTimeout has passed before done ends. Messages that have not
+// started after half of that time are released, so that handlers that start have time to finish.
 func (p *Pump) cutLate(done context.Context, cut context.CancelCauseFunc) {
 	half := p.cfg.StopTimeout / 2
 	if p.cfg.StopTimeout < 0 || backoff.Sleep(done, half) != nil {
@@ -40,8 +40,9 @@ func (p *Pump) cutLate(done context.Context, cut context.CancelCauseFunc) {
 	}
 }
 
-// takeAhead handles the messages that the driver has prefetched, where their release would count as an attempt.
-// Messages without a free handler stay with the driver, which learns of a lost connection and releases them.
+// takeAhead handles the messages that the driver has prefetched, where their release would count as
+// an attempt. Messages without a free handler stay with the driver, which learns of a lost
+// connection and releases them.
 func (p *Pump) takeAhead(ctx, work context.Context) {
 	d, ok := p.cfg.Receiver.(transport.Drainer)
 	if !ok {
@@ -65,8 +66,9 @@ func (p *Pump) takeAhead(ctx, work context.Context) {
 	}
 }
 
-// freeAhead waits until prefetched messages can be begun, and returns how many; 0 ends the drain. Messages of a running
-// Receive come first. A pump that is serial for the moment only does not drain: that would take too long.
+// freeAhead waits until prefetched messages can be begun, and returns how many; 0 ends the drain.
+// Messages of a running Receive come first. A pump that is serial for the moment only does not
+// drain: that would take too long.
 func (p *Pump) freeAhead() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,7 +15,8 @@ type call struct {
 	began time.Duration
 }
 
-// fetch receives while there is room, until ctx ends. Several may run: ask makes them wait where one call is enough.
+// fetch receives while there is room, until ctx ends. Several may run: ask makes them wait where
+// one call is enough.
 func (p *Pump) fetch(ctx, work context.Context) {
 	for {
 		c, ok := p.ask()
@@ -73,7 +74,8 @@ func (p *Pump) room() int {
 	if p.paused || p.quiet != nil {
 		return 0
 	}
-	// A further Receive runs beside others if the last one was full, and messages need not stay in order.
+	// A further Receive runs beside others if the last one was full, and messages need not stay in
+	// order.
 	if p.calls > 0 && (!p.full || p.calls >= p.cfg.Limits.ParallelReceive || p.concurrency == 1) {
 		return 0
 	}
@@ -105,8 +107,9 @@ func (p *Pump) slots(work context.Context, ds []transport.Delivery) []Slot {
 	return ss
 }
 
-// arrive ends call c and buffers its messages. After a bad call no other starts before the caller has paused. The
-// caller must pause if arrive returns pausing, and call giveWindow if it returns windowing.
+// arrive ends call c and buffers its messages. After a bad call no other starts before the caller
+// has paused. The caller must pause if arrive returns pausing, and call giveWindow if it returns
+// windowing.
 func (p *Pump) arrive(c call, ss []Slot, bad bool) (pausing, windowing bool) {
 	now := p.now()
 	p.mu.Lock()
@@ -147,8 +150,8 @@ func (p *Pump) take(ss []Slot) {
 	}
 }
 
-// pause makes all fetch goroutines wait: longer after each failure; after an empty Receive just long enough not to
-// spin.
+// pause makes all fetch goroutines wait: longer after each failure; after an empty Receive just
+// long enough not to spin.
 func (p *Pump) pause(ctx context.Context, err error, took time.Duration) {
 	d := backoffMin - took
 	if err != nil {

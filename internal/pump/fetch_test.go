@@ -617,7 +617,8 @@ func TestAnIdleReceiveEndsAnOutage(t *testing.T) {
 	}
 }
 
-// While the network swallows packets, a driver that does not hear the broker keeps the outage, however long Receive waits.
+// While the network swallows packets, a driver that does not hear the broker keeps the outage,
+// however long Receive waits.
 func TestASilentBrokerEndsNoOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var failed atomic.Bool

@@ -57,7 +57,8 @@ func holdingUntil(release <-chan struct{}) func(context.Context, transport.Deliv
 	}
 }
 
-// Held messages have no slot, no place beside the slots, and no bytes of the budget. The end of Run waits for them.
+// Held messages have no slot, no place beside the slots, and no bytes of the budget. The end of Run
+// waits for them.
 func TestHeldMessagesDelayNoOthers(t *testing.T) {
 	for _, limits := range []transport.Limits{{}, {Prefetch: true}} {
 		for _, concurrency := range []int{1, 3} {

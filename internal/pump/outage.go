@@ -14,7 +14,8 @@ const (
 	backoffMax = 10 * time.Second
 )
 
-// outage is a time in which Receive fails. It paces the attempts, and logs and reports the first failure and the end.
+// outage is a time in which Receive fails. It paces the attempts, and logs and reports the first
+// failure and the end.
 type outage struct {
 	logger *slog.Logger
 	notify func(error)
@@ -27,12 +28,14 @@ type outage struct {
 }
 
 const (
-	// listenEvery is how often a driver is asked whether the broker answers, during a Receive that follows a failed one.
+	// listenEvery is how often a driver is asked whether the broker answers, during a Receive that
+	// follows a failed one.
 	listenEvery = time.Second
-	// silence is how long such a Receive waits at least, if the driver cannot tell, before it counts as a success.
+	// silence is how long such a Receive waits at least, if the driver cannot tell, before it
+	// counts as a success.
 	silence = 15 * time.Second
-	// longFailure bounds what counts of the duration of a failed Receive. The first of an outage may have waited for a message
-	// for hours before the outage began.
+	// longFailure bounds what counts of the duration of a failed Receive. The first of an outage
+	// may have waited for a message for hours before the outage began.
 	longFailure = time.Minute
 )
 
@@ -70,14 +73,16 @@ func (o *outage) pause() time.Duration {
 	return o.pace.Next()
 }
 
-// failing reports whether the last Receive failed, and returns how long a failed Receive of this outage took at most.
+// failing reports whether the last Receive failed, and returns how long a failed Receive of this
+// outage took at most.
 func (o *outage) failing() (longest time.Duration, is bool) {
 	o.turn <- struct{}{}
 	defer func() { <-o.turn }()
 	return o.longest, o.failures > 0
 }
 
-// listen records the end of an outage while a Receive waits for a message. The caller calls stop when Receive has returned.
+// listen records the end of an outage while a Receive waits for a message. The caller calls stop
+// when Receive has returned.
 func (p *Pump) listen(ctx context.Context) (stop func()) {
 	longest, is := p.outage.failing()
 	if !is {
@@ -86,8 +91,10 @@ func (p *Pump) listen(ctx context.Context) (stop func()) {
 	return Listen(ctx, p.cfg.Receiver, longest, func() { p.outage.note(ctx, nil, 0) })
 }
 
-// Listen calls back once if the broker answers while a Receive of r waits for a message. That Receive follows failed ones, of
-// which longest is the longest. A driver that cannot tell has waited for twice as long. The caller calls stop when Receive has returned, and back is not called after stop.
+// Listen calls back once if the broker answers while a Receive of r waits for a message. That
+// Receive follows failed ones, of which longest is the longest. A driver that cannot tell has
+// waited for twice as long. The caller calls stop when Receive has returned, and back is not called
+// after stop.
 func Listen(ctx context.Context, r transport.Receiver, longest time.Duration, back func()) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended, began := make(chan struct{}), time.Now()

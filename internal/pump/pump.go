@@ -1,14 +1,16 @@
-// Package pump is the receive loop of every driver. It asks the driver for messages, bounds how many are handled at
-// once, renews their leases, paces a Receive that fails, and stops without losing messages.
+// Package pump is the receive loop of every driver. It asks the driver for messages, bounds how
+// many are handled at once, renews their leases, paces a Receive that fails, and stops without
+// losing messages.
 //
-// A message is buffered until a slot is free. It is handled in that slot until its handlers return. Then it settles,
-// without a slot:
+// A message is buffered until a slot is free. It is handled in that slot until its handlers return.
+// Then it settles, without a slot:
 //
 //	Receive -> buffered -> handling -> settling -> gone
 //	                       1 slot      up to 4 per slot
 //
-// So a broker that settles slowly does not block handlers, and the number of messages that settle is bounded. A message that
-// waits for something else than a slot for a long time is held: see [Slot.Hold].
+// So a broker that settles slowly does not block handlers, and the number of messages that settle
+// is bounded. A message that waits for something else than a slot for a long time is held: see
+// [Slot.Hold].
 package pump
 
 import (
@@ -22,12 +24,14 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// ErrStopping is the cause of a handler's context that was cancelled because the pump stops and StopTimeout has passed.
+// ErrStopping is the cause of a handler's context that was cancelled because the pump stops and
+// StopTimeout has passed.
 var ErrStopping = errors.New("stopping: the time for handlers to finish is over")
 
 // Config configures a pump. All fields are required unless they say otherwise.
 type Config struct {
-	// Receiver receives the messages. The pump does not close it: its owner does, after Run has returned.
+	// Receiver receives the messages. The pump does not close it: its owner does, after Run has
+	// returned.
 	Receiver transport.Receiver
 	// Limits are those of the Receiver's Conn.
 	Limits transport.Limits
@@ -35,31 +39,36 @@ type Config struct {
 	Queue string
 	// Concurrency is how many messages are handled at once; less than 1 is 1.
 	//
-	// With 1 a message keeps its slot until it is settled, before the next begins: so sent messages are in the order of
-	// the received ones.
+	// With 1 a message keeps its slot until it is settled, before the next begins: so sent messages
+	// are in the order of the received ones.
 	Concurrency int
-	// Serial receives one message at a time, and the next one when that is settled: so at most one delivery count is
-	// raised by a crash. Concurrency is 1.
+	// Serial receives one message at a time, and the next one when that is settled: so at most one
+	// delivery count is raised by a crash. Concurrency is 1.
 	Serial bool
-	// Handle handles and settles one delivery. It calls slot.Free when the handlers have returned, and returns when the
-	// delivery is settled. It is called from many goroutines; a panic in it is not recovered.
+	// Handle handles and settles one delivery. It calls slot.Free when the handlers have returned,
+	// and returns when the delivery is settled. It is called from many goroutines; a panic in it is
+	// not recovered.
 	//
-	// ctx is for the handlers. It does not end with Run's context. It is cancelled with cause [ErrStopping] after
-	// StopTimeout, or with [transport.ErrLeaseLost] when the lease is lost. Settling needs another context.
+	// ctx is for the handlers. It does not end with Run's context. It is cancelled with cause
+	// [ErrStopping] after StopTimeout, or with [transport.ErrLeaseLost] when the lease is lost.
+	// Settling needs another context.
 	Handle func(ctx context.Context, d transport.Delivery, slot *Slot)
-	// Arrived is called with the messages of a Receive before they are buffered, by the goroutine that receives: what it
-	// attaches to them spares each handler a request of its own. With it messages are buffered also where the driver
-	// prefetches, so that a Receive returns several. It returns soon when ctx ends. nil: not called.
+	// Arrived is called with the messages of a Receive before they are buffered, by the goroutine
+	// that receives: what it attaches to them spares each handler a request of its own. With it
+	// messages are buffered also where the driver prefetches, so that a Receive returns several. It
+	// returns soon when ctx ends. nil: not called.
 	Arrived func(ctx context.Context, arrived []Slot)
-	// StopTimeout is the time from the end of Run's context until the handlers' context is cancelled. 0 cancels it at
-	// once; less than 0 never. No handler starts in the second half of it.
+	// StopTimeout is the time from the end of Run's context until the handlers' context is
+	// cancelled. 0 cancels it at once; less than 0 never. No handler starts in the second half of
+	// it.
 	StopTimeout time.Duration
 	// Budget bounds the bytes of the messages of all pumps that share it. nil: no bound.
 	Budget *Budget
 	// Logger logs outages and lost leases. nil: no logs.
 	Logger *slog.Logger
-	// OnReceive is called with the error of each Receive that failed, and with nil when one succeeds again, or waits for a
-	// message while the broker answers. Calls do not overlap; receiving waits for them. May be nil.
+	// OnReceive is called with the error of each Receive that failed, and with nil when one
+	// succeeds again, or waits for a message while the broker answers. Calls do not overlap;
+	// receiving waits for them. May be nil.
 	OnReceive func(err error)
 }
 
@@ -152,9 +161,10 @@ func New(cfg Config) *Pump {
 	return p
 }
 
-// Run pumps until ctx ends. Then it stops receiving. It releases the buffer where that does not count as an attempt
-// (Limits.FreeRelease), and otherwise handles it. It returns when every handler has returned, also those that ignore
-// their context; then no goroutine of the pump is left. It is called once.
+// Run pumps until ctx ends. Then it stops receiving. It releases the buffer where that does not
+// count as an attempt (Limits.FreeRelease), and otherwise handles it. It returns when every handler
+// has returned, also those that ignore their context; then no goroutine of the pump is left. It is
+// called once.
 func (p *Pump) Run(ctx context.Context) {
 	p.mu.Lock()
 	p.phase, p.windowing = running, true
@@ -190,8 +200,8 @@ func (p *Pump) Run(ctx context.Context) {
 	p.abandoning.Wait()
 }
 
-// SetConcurrency changes how many messages are handled at once; less than 1 is 1. More messages start at once; a lower
-// number takes effect as handlers finish.
+// SetConcurrency changes how many messages are handled at once; less than 1 is 1. More messages
+// start at once; a lower number takes effect as handlers finish.
 func (p *Pump) SetConcurrency(n int) { p.set(n, p.cfg.Serial) }
 
 func (p *Pump) set(concurrency int, serial bool) {

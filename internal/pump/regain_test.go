@@ -93,7 +93,8 @@ func TestAWaitForASlotEndsWithTheStop(t *testing.T) {
 	})
 }
 
-// A context that ends when a slot is free may not lose it: the message has the slot, and its handler runs.
+// A context that ends when a slot is free may not lose it: the message has the slot, and its
+// handler runs.
 func TestASlotThatCameAtTheLastMomentIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver()

@@ -34,8 +34,8 @@ func (p *Pump) keepLeases(ctx context.Context) {
 	}
 }
 
-// untilDue returns the time until the next renewal. A message that arrives meanwhile is not due before a third of its
-// lease is over, so the keeper need not be woken.
+// untilDue returns the time until the next renewal. A message that arrives meanwhile is not due
+// before a third of its lease is over, so the keeper need not be woken.
 func (k *keeper) untilDue() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -47,8 +47,8 @@ func (k *keeper) untilDue() time.Duration {
 	return max(wait, 0)
 }
 
-// round renews the leases that are due now or soon: fewer calls. Leases that were not renewed for their whole duration
-// are lost: the broker may be unreachable, so its answer is not needed.
+// round renews the leases that are due now or soon: fewer calls. Leases that were not renewed for
+// their whole duration are lost: the broker may be unreachable, so its answer is not needed.
 func (k *keeper) round(ctx context.Context) {
 	k.mu.Lock()
 	now := k.now()
@@ -94,8 +94,8 @@ func (k *keeper) renew(ctx context.Context, batch []*Slot) {
 	k.failing = unknown != nil
 }
 
-// stillHeld returns the slots of batch that are still held, their deliveries, and the timeout of the call: the time
-// until the first lease can expire.
+// stillHeld returns the slots of batch that are still held, their deliveries, and the timeout of
+// the call: the time until the first lease can expire.
 func (k *keeper) stillHeld(batch []*Slot) (held []*Slot, ds []transport.Delivery, timeout time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -111,7 +111,8 @@ func (k *keeper) stillHeld(batch []*Slot) (held []*Slot, ds []transport.Delivery
 	return held, ds, timeout
 }
 
-// renewed records the results of a call. It returns the slots whose leases are lost, and the first other error.
+// renewed records the results of a call. It returns the slots whose leases are lost, and the first
+// other error.
 func (k *keeper) renewed(batch []*Slot, errs []error, began time.Duration) (lost []*Slot, unknown error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -139,8 +140,9 @@ func (k *keeper) renewed(batch []*Slot, errs []error, began time.Duration) (lost
 	return lost, unknown
 }
 
-// lose ends those of ss that are still held: their messages are, or soon will be, delivered to another instance. The
-// contexts of handlers are cancelled; deliveries that have not started are dropped and released.
+// lose ends those of ss that are still held: their messages are, or soon will be, delivered to
+// another instance. The contexts of handlers are cancelled; deliveries that have not started are
+// dropped and released.
 func (k *keeper) lose(ctx context.Context, ss []*Slot, reason string) {
 	var lost []*Slot
 	var waiting []transport.Delivery

@@ -8,14 +8,16 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// settlesPerSlot bounds the messages that settle beside those that are handled. A message beyond that keeps its slot.
+// settlesPerSlot bounds the messages that settle beside those that are handled. A message beyond
+// that keeps its slot.
 const settlesPerSlot = 4
 
 // waitsPerSlot bounds the messages that wait for others. Any message that is handled may have to.
 const waitsPerSlot = 4
 
-// enoughSettles bounds them where the driver prefetches and there are fewer slots: a broker that settles messages one
-// by one gets slower with more of them. A broker that is asked for messages settles them in batches, and gets faster.
+// enoughSettles bounds them where the driver prefetches and there are fewer slots: a broker that
+// settles messages one by one gets slower with more of them. A broker that is asked for messages
+// settles them in batches, and gets faster.
 const enoughSettles = 192
 
 // settles returns how many messages may settle. Called with mu held.
@@ -27,8 +29,8 @@ func (p *Pump) settles() int {
 	return n
 }
 
-// Slot is a message's place in the pump. Its methods are safe for concurrent use, and do nothing once Handle has
-// returned.
+// Slot is a message's place in the pump. Its methods are safe for concurrent use, and do nothing
+// once Handle has returned.
 type Slot struct {
 	pump      *Pump
 	delivery  transport.Delivery
@@ -68,15 +70,16 @@ func (s *Slot) Attach(v any) { s.attached = v }
 // Attached returns what Config.Arrived has attached to the message, or nil.
 func (s *Slot) Attached() any { return s.attached }
 
-// Goroutine returns the number of the goroutine that runs Config.Handle for the message: goroutines.ID has it.
+// Goroutine returns the number of the goroutine that runs Config.Handle for the message:
+// goroutines.ID has it.
 func (s *Slot) Goroutine() uint64 { return s.goroutine }
 
-// Free ends the handling: the next message may start while this one settles. A second call does nothing unless the
-// message got a slot again in between.
+// Free ends the handling: the next message may start while this one settles. A second call does
+// nothing unless the message got a slot again in between.
 func (s *Slot) Free() { s.free(false) }
 
-// Wait is Free for a message that waits until other messages have been handled, and then calls Request. At most
-// waitsPerSlot messages per slot do so: with that many, no further message starts.
+// Wait is Free for a message that waits until other messages have been handled, and then calls
+// Request. At most waitsPerSlot messages per slot do so: with that many, no further message starts.
 func (s *Slot) Wait() { s.free(true) }
 
 func (s *Slot) free(waits bool) {
@@ -95,8 +98,8 @@ func (s *Slot) free(waits bool) {
 	}
 }
 
-// Request asks for a slot after Free or Wait, and returns at once. granted is closed when the message has one: before
-// any buffered message, and in the order of the requests.
+// Request asks for a slot after Free or Wait, and returns at once. granted is closed when the
+// message has one: before any buffered message, and in the order of the requests.
 func (s *Slot) Request(granted chan struct{}) {
 	p := s.pump
 	p.mu.Lock()
@@ -117,7 +120,8 @@ func (s *Slot) Withdraw() {
 	p.regaining = slices.DeleteFunc(p.regaining, func(r regain) bool { return r.slot == s })
 }
 
-// Regain is Request, and waits. It returns the cause of ctx when that ends first, and [ErrStopping] when the pump stops.
+// Regain is Request, and waits. It returns the cause of ctx when that ends first, and [ErrStopping]
+// when the pump stops.
 func (s *Slot) Regain(ctx context.Context) error {
 	granted := make(chan struct{})
 	s.Request(granted)
@@ -147,8 +151,8 @@ type regain struct {
 	granted chan struct{} // closed when it has a slot
 }
 
-// admit gives slots to messages that have requested one, also while the pump comes to rest, which waits for them. Called
-// with mu held.
+// admit gives slots to messages that have requested one, also while the pump comes to rest, which
+// waits for them. Called with mu held.
 func (p *Pump) admit() {
 	for len(p.regaining) > 0 && p.handling < p.concurrency {
 		r := p.regaining[0]
@@ -169,8 +173,8 @@ func (s *Slot) unsettle() {
 	}
 }
 
-// Order returns the place of the message among those that the source has started, from 1. Messages start in the order
-// in which they were received.
+// Order returns the place of the message among those that the source has started, from 1. Messages
+// start in the order in which they were received.
 func (s *Slot) Order() int64 { return s.order }
 
 func (p *Pump) startedSoFar() int64 {
@@ -182,19 +186,20 @@ func (p *Pump) startedSoFar() int64 {
 // Age returns the time since the message was received.
 func (s *Slot) Age() time.Duration { return s.pump.now() - s.since }
 
-// Stopping returns a channel that is closed when the pump stops. A message that waits is released then.
+// Stopping returns a channel that is closed when the pump stops. A message that waits is released
+// then.
 func (s *Slot) Stopping() <-chan struct{} { return s.pump.stopped }
 
-// StopRenewing stops renewing the lease of the delivery. It is called for a message that is completed before it is
-// handled: otherwise a renewal would fail, and cancel the handler's context.
+// StopRenewing stops renewing the lease of the delivery. It is called for a message that is
+// completed before it is handled: otherwise a renewal would fail, and cancel the handler's context.
 func (s *Slot) StopRenewing() {
 	s.pump.mu.Lock()
 	defer s.pump.mu.Unlock()
 	s.pump.unhold(s)
 }
 
-// Settled removes the message from the counts while Handle continues: the next message may start. A second call does
-// nothing.
+// Settled removes the message from the counts while Handle continues: the next message may start. A
+// second call does nothing.
 func (s *Slot) Settled() {
 	p := s.pump
 	p.mu.Lock()
@@ -206,11 +211,13 @@ func (s *Slot) Settled() {
 	}
 }
 
-// Hold takes the message out of the bounds of the pump, because it waits for long: it has neither a slot nor a place in the
-// window of the receiver, and its bytes do not count in the budget. The caller bounds the messages that it holds. The lease
-// is still renewed, and the end of Run waits for the message. A second call does nothing.
+// Hold takes the message out of the bounds of the pump, because it waits for long: it has neither a
+// slot nor a place in the window of the receiver, and its bytes do not count in the budget. The
+// caller bounds the messages that it holds. The lease is still renewed, and the end of Run waits
+// for the message. A second call does nothing.
 //
-// until is the time at which the broker delivers the message again if it is not settled; zero if the driver does not say.
+// until is the time at which the broker delivers the message again if it is not settled; zero if
+// the driver does not say.
 func (s *Slot) Hold() (until time.Time) {
 	p := s.pump
 	p.mu.Lock()
@@ -248,8 +255,8 @@ func (s *Slot) Hold() (until time.Time) {
 	return until
 }
 
-// LeaseLate reports whether half of the lease is over without a renewal, so that the lease may be lost soon. It returns false
-// for a message without a lease.
+// LeaseLate reports whether half of the lease is over without a renewal, so that the lease may be
+// lost soon. It returns false for a message without a lease.
 func (s *Slot) LeaseLate() bool {
 	p := s.pump
 	p.mu.Lock()
@@ -304,7 +311,8 @@ func (p *Pump) next() *Slot {
 	return s
 }
 
-// free returns how many more messages may be handled; below 0 after the concurrency was lowered. Called with mu held.
+// free returns how many more messages may be handled; below 0 after the concurrency was lowered.
+// Called with mu held.
 func (p *Pump) free() int {
 	out := p.handling + p.settling
 	if p.concurrency == 1 {
@@ -313,7 +321,8 @@ func (p *Pump) free() int {
 	return min(p.concurrency-p.handling, p.concurrency+p.settles()-out, waitsPerSlot*p.concurrency-p.handling-p.waiting)
 }
 
-// wake wakes the waiting goroutines when there is room, or while the pump stops. Called with mu held.
+// wake wakes the waiting goroutines when there is room, or while the pump stops. Called with mu
+// held.
 func (p *Pump) wake() {
 	switch {
 	case p.phase == stopping:

@@ -8,12 +8,13 @@ import (
 // slowStartMost bounds a slow start.
 const slowStartMost = 5 * time.Second
 
-// A SlowStart makes sources handle one message at a time after a start, until a message without an earlier
-// delivery succeeds, for 5 s at most. A first message without an earlier delivery ends it at once. The reason: a
-// message that was delivered before may have crashed the process, and each message in flight at the next crash is
-// redelivered with a higher delivery count.
+// A SlowStart makes sources handle one message at a time after a start, until a message without an
+// earlier delivery succeeds, for 5 s at most. A first message without an earlier delivery ends it
+// at once. The reason: a message that was delivered before may have crashed the process, and each
+// message in flight at the next crash is redelivered with a higher delivery count.
 //
-// The zero value is ready to use; nil does nothing. Received and Succeeded are safe for concurrent use.
+// The zero value is ready to use; nil does nothing. Received and Succeeded are safe for concurrent
+// use.
 type SlowStart struct {
 	sources []*Source
 	phase   atomic.Int32

@@ -99,7 +99,8 @@ func (s *Source) Run(ctx context.Context) {
 	}
 }
 
-// receive pumps until a request to pause, which it returns, or until ctx ends. Every received message is settled then.
+// receive pumps until a request to pause, which it returns, or until ctx ends. Every received
+// message is settled then.
 func (s *Source) receive(ctx context.Context) *request {
 	pumping, stop := context.WithCancel(ctx)
 	var pump sync.WaitGroup
@@ -145,12 +146,13 @@ func (s *Source) await(ctx context.Context, pause bool) *request {
 	}
 }
 
-// Pause stops receiving and returns when every received message is settled. It returns [ErrEnded] when the
-// source ends before it takes the request. When ctx ends first, Pause returns the cause and the pause continues.
+// Pause stops receiving and returns when every received message is settled. It returns [ErrEnded]
+// when the source ends before it takes the request. When ctx ends first, Pause returns the cause
+// and the pause continues.
 func (s *Source) Pause(ctx context.Context) error { return s.request(ctx, true) }
 
-// Resume receives again, and returns when the receiver is open. Its errors are those of [Source.Pause] and
-// of opening; the source stays paused then.
+// Resume receives again, and returns when the receiver is open. Its errors are those of
+// [Source.Pause] and of opening; the source stays paused then.
 func (s *Source) Resume(ctx context.Context) error { return s.request(ctx, false) }
 
 func (s *Source) request(ctx context.Context, pause bool) error {
@@ -203,8 +205,8 @@ func (s *Source) slots() int {
 // keeps the number over a pause.
 func (s *Source) SetConcurrency(n int) { s.resize(func() { s.concurrency = n }) }
 
-// SetSerial turns [Config].Serial on or off. A message that was received ahead would wait for long, and no
-// other instance could receive it.
+// SetSerial turns [Config].Serial on or off. A message that was received ahead would wait for long,
+// and no other instance could receive it.
 func (s *Source) SetSerial(on bool) { s.resize(func() { s.serial = on }) }
 
 func (s *Source) setSlow(on bool) { s.resize(func() { s.slow = on }) }

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// The clock is real and everything happens at once: concurrency changes, times of rest, outages, lost leases, a
-// stop at any moment. Each message ends once.
+// The clock is real and everything happens at once: concurrency changes, times of rest, outages,
+// lost leases, a stop at any moment. Each message ends once.
 func TestStressNothingIsLostOrSettledTwice(t *testing.T) {
 	for _, limits := range []transport.Limits{
 		{Prefetch: true},

@@ -1,14 +1,15 @@
 package pump
 
-// windowSize returns the receiver's window: the bound of the number and of the bytes of messages, and a place for each held
-// message that the driver counts. Called with mu held.
+// windowSize returns the receiver's window: the bound of the number and of the bytes of messages,
+// and a place for each held message that the driver counts. Called with mu held.
 func (p *Pump) windowSize() int {
 	return p.share.bound(p, p.countWindow(), p.share.window) + p.widening
 }
 
-// countWindow returns how many deliveries may be in flight: those that are handled, those that settle, and the buffer.
-// Where the driver prefetches, the last part is as large as the concurrency, and the sum is doubled for deliveries on
-// their way and for acknowledgements that wait to be sent together. Called with mu held.
+// countWindow returns how many deliveries may be in flight: those that are handled, those that
+// settle, and the buffer. Where the driver prefetches, the last part is as large as the
+// concurrency, and the sum is doubled for deliveries on their way and for acknowledgements that
+// wait to be sent together. Called with mu held.
 func (p *Pump) countWindow() int {
 	c := p.concurrency
 	switch {
@@ -32,8 +33,8 @@ func (p *Pump) beginWindow() bool {
 	return begins
 }
 
-// giveWindow sets the receiver's window until it is the right one. It is called by the goroutine that set windowing: mu
-// cannot be held during the call, and an older window must not be set last.
+// giveWindow sets the receiver's window until it is the right one. It is called by the goroutine
+// that set windowing: mu cannot be held during the call, and an older window must not be set last.
 func (p *Pump) giveWindow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -6,18 +6,19 @@ import (
 	"github.com/holdfast-go/holdfast/internal/goroutines"
 )
 
-// workers are the goroutines that handle messages. An idle worker is kept for the next message: its stack has grown to
-// the size that handlers need, and growing a new one for each message costs as much as the rest of the endpoint's work.
+// workers are the goroutines that handle messages. An idle worker is kept for the next message: its
+// stack has grown to the size that handlers need, and growing a new one for each message costs as
+// much as the rest of the endpoint's work.
 type workers struct {
 	all sync.WaitGroup
 
-	// idle holds a channel for each waiting worker. The last one is used first, because a garbage collection halves the
-	// stack of a waiting goroutine. Guarded by the pump's mutex.
+	// idle holds a channel for each waiting worker. The last one is used first, because a garbage
+	// collection halves the stack of a waiting goroutine. Guarded by the pump's mutex.
 	idle []chan *Slot
 }
 
-// startReady starts buffered messages while there are free slots, each in a waiting worker or in a new one. Called with
-// mu held.
+// startReady starts buffered messages while there are free slots, each in a waiting worker or in a
+// new one. Called with mu held.
 func (p *Pump) startReady() {
 	for s := p.next(); s != nil; s = p.next() {
 		if last := len(p.workers.idle) - 1; last >= 0 {
@@ -45,8 +46,8 @@ func (p *Pump) work(s *Slot) {
 	}
 }
 
-// after removes s, which was handled, from the pump and returns the slot that its worker handles next, or nil. If there
-// is none, a worker with a channel may wait for one.
+// after removes s, which was handled, from the pump and returns the slot that its worker handles
+// next, or nil. If there is none, a worker with a channel may wait for one.
 func (p *Pump) after(s *Slot, more chan *Slot) *Slot {
 	s.end(nil)
 	p.mu.Lock()

@@ -1,4 +1,5 @@
-// Package safelog keeps a log handler that panics from ending the process, and a log handler that hangs from stopping its callers.
+// Package safelog keeps a log handler that panics from ending the process, and a log handler that
+// hangs from stopping its callers.
 package safelog
 
 import (
@@ -12,9 +13,10 @@ import (
 	"time"
 )
 
-// New returns a logger that writes to the handler of l. A panic of the handler loses the line. The first panic is reported on
-// standard error, with its stack. A call of the handler that takes longer than [Patience] is left: until such calls have
-// returned, lines are dropped and counted, see [Stalled]. A logger that New has returned is returned unchanged.
+// New returns a logger that writes to the handler of l. A panic of the handler loses the line. The
+// first panic is reported on standard error, with its stack. A call of the handler that takes
+// longer than [Patience] is left: until such calls have returned, lines are dropped and counted,
+// see [Stalled]. A logger that New has returned is returned unchanged.
 func New(l *slog.Logger) *slog.Logger { return reportTo(l, os.Stderr) }
 
 func reportTo(l *slog.Logger, out io.Writer) *slog.Logger {

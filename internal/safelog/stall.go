@@ -9,8 +9,8 @@ import (
 // Patience is how long a line waits for the handler.
 const Patience = 10 * time.Second
 
-// stall has the calls of a handler that run. When a caller has left one, the handler is stalled until all of them have returned.
-// It is safe for concurrent use.
+// stall has the calls of a handler that run. When a caller has left one, the handler is stalled
+// until all of them have returned. It is safe for concurrent use.
 type stall struct {
 	mu      sync.Mutex    // guards the rest
 	running int           // calls of the handler
@@ -19,7 +19,8 @@ type stall struct {
 	lost    int           // lines since then, with those of the calls that were left
 }
 
-// begin counts a call, unless the handler is stalled: then the line is lost. The channel is closed when the handler stalls.
+// begin counts a call, unless the handler is stalled: then the line is lost. The channel is closed
+// when the handler stalls.
 func (s *stall) begin() (stalled <-chan struct{}, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +45,8 @@ func (s *stall) leave() {
 	}
 }
 
-// end ends a call. With the last one of a stalled handler it returns since when it was stalled, and how many lines were lost.
+// end ends a call. With the last one of a stalled handler it returns since when it was stalled, and
+// how many lines were lost.
 func (s *stall) end() (since time.Time, lost int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +59,8 @@ func (s *stall) end() (since time.Time, lost int) {
 	return since, lost
 }
 
-// Stalled reports whether the handler of a logger that [New] has returned takes no lines, since when, and how many are lost.
+// Stalled reports whether the handler of a logger that [New] has returned takes no lines, since
+// when, and how many are lost.
 func Stalled(l *slog.Logger) (since time.Time, lost int, stalled bool) {
 	h, ok := l.Handler().(handler)
 	if !ok {

@@ -94,7 +94,8 @@ func TestAHandlerThatEndsItsGoroutineStallsNothing(t *testing.T) {
 	})
 }
 
-// A caller waits for the lines of others no longer than for its own, and a slow handler is not stalled.
+// A caller waits for the lines of others no longer than for its own, and a slow handler is not
+// stalled.
 func TestASlowLogLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pipe{full: make(chan struct{}, 1)}

@@ -11,12 +11,12 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Database is the database of the records of an endpoint, outside the transaction of a message. It is safe for concurrent
-// use.
+// Database is the database of the records of an endpoint, outside the transaction of a message. It
+// is safe for concurrent use.
 type Database struct {
 	transport.StateInspector
-	// Endpoint, Log and Warnings are the name, the log and the warnings of the endpoint whose database this is; zero values for a
-	// connection without an endpoint.
+	// Endpoint, Log and Warnings are the name, the log and the warnings of the endpoint whose
+	// database this is; zero values for a connection without an endpoint.
 	Endpoint string
 	Log      *slog.Logger
 	Warnings *Warnings
@@ -28,7 +28,8 @@ type Database struct {
 	store transport.OutboxStore
 }
 
-// DatabaseOn returns the database that conn is connected to. It fails where the database cannot store records.
+// DatabaseOn returns the database that conn is connected to. It fails where the database cannot
+// store records.
 func DatabaseOn(conn transport.Conn) (Database, error) {
 	inspector, ok := conn.(transport.StateInspector)
 	store, transactions := conn.(transport.OutboxStore)
@@ -41,8 +42,8 @@ func DatabaseOn(conn transport.Conn) (Database, error) {
 // maxRepeats bounds the transactions that are repeated because they lost a conflict.
 const maxRepeats = 10
 
-// StoreError is the error of a statement about records. The endpoint lets messages wait where it says that the database
-// cannot be reached, or that the table or a right is missing.
+// StoreError is the error of a statement about records. The endpoint lets messages wait where it
+// says that the database cannot be reached, or that the table or a right is missing.
 type StoreError struct{ Err error }
 
 func (e *StoreError) Error() string { return e.Err.Error() }
@@ -58,8 +59,9 @@ func Failed(err error) error {
 	return &StoreError{err}
 }
 
-// Change calls f in a transaction, and commits it together with the operations that f returns, which are for queues of
-// the database. An error of f rolls the transaction back. A transaction that loses a conflict is repeated, with f.
+// Change calls f in a transaction, and commits it together with the operations that f returns,
+// which are for queues of the database. An error of f rolls the transaction back. A transaction
+// that loses a conflict is repeated, with f.
 func (d Database) Change(
 	ctx context.Context, f func(store transport.StateStore) ([]transport.Operation, error),
 ) error {

@@ -2,8 +2,8 @@ package stateful
 
 import "github.com/holdfast-go/holdfast/pipeline"
 
-// Header is an option of a call that sends a message: it sets a header, also one that the option Header of package endpoint
-// refuses.
+// Header is an option of a call that sends a message: it sets a header, also one that the option
+// Header of package endpoint refuses.
 type Header struct{ Name, Value string }
 
 // ApplySend sets the header.

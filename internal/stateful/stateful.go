@@ -1,8 +1,8 @@
-// Package stateful is the part of the endpoint that packages of this module use for handlers with records, such as the
-// steps of a saga.
+// Package stateful is the part of the endpoint that packages of this module use for handlers with
+// records, such as the steps of a saga.
 //
-// A handler with a [Declaration] finds its [Call] in its context. It reaches the records through the transaction of its
-// session:
+// A handler with a [Declaration] finds its [Call] in its context. It reaches the records through
+// the transaction of its session:
 //
 //	tx, err := session.Tx(ctx)
 //	store, _ := transport.TxOf[transport.StateStore](tx)
@@ -27,15 +27,17 @@ import (
 
 // Declaration is what a handler with records declares to its endpoint.
 type Declaration struct {
-	// Owner is the part of the program that the records belong to, such as a saga. It is comparable.
+	// Owner is the part of the program that the records belong to, such as a saga. It is
+	// comparable.
 	Owner any
-	// Kind is the name of Owner: the kind of its records without the endpoint. Two owners in an endpoint have two kinds.
+	// Kind is the name of Owner: the kind of its records without the endpoint. Two owners in an
+	// endpoint have two kinds.
 	Kind string
 	// Func is the user's function, which the name of the handler is taken from.
 	Func any
-	// Key returns the key of a message: messages with one key of one kind are handled one after the other in a process. ""
-	// is no key. Key is called once in each attempt, for all handlers of the message before the first is called. An error is
-	// the failure of the message.
+	// Key returns the key of a message: messages with one key of one kind are handled one after the
+	// other in a process. "" is no key. Key is called once in each attempt, for all handlers of the
+	// message before the first is called. An error is the failure of the message.
 	Key func(m Message) (string, error)
 	// Err is a mistake that endpoint.New reports.
 	Err error
@@ -63,8 +65,8 @@ func (d *Declaration) Validate() error {
 	return nil
 }
 
-// KindOf returns the kind of the records of one owner in an endpoint, by its Kind. No name of an endpoint has an @, so
-// the kinds of two endpoints in a database differ.
+// KindOf returns the kind of the records of one owner in an endpoint, by its Kind. No name of an
+// endpoint has an @, so the kinds of two endpoints in a database differ.
 func KindOf(endpoint, kind string) string { return kind + "@" + endpoint }
 
 // Message is a decoded message before its handlers are called.
@@ -77,8 +79,8 @@ type Message struct {
 	Known func(kind string) bool
 }
 
-// As returns the Value of a [Message], or the argument of a handler, as the M that the handler takes: a struct, a pointer
-// to one, or an interface.
+// As returns the Value of a [Message], or the argument of a handler, as the M that the handler
+// takes: a struct, a pointer to one, or an interface.
 func As[M any](value any) M {
 	if m, ok := value.(M); ok {
 		return m
@@ -86,7 +88,8 @@ func As[M any](value any) M {
 	return *value.(*M) //nolint:errcheck // another type is the mistake of a behavior, and its panic a failure
 }
 
-// Call is one call of a handler with a [Declaration]. Its fields do not change. It is safe for concurrent use.
+// Call is one call of a handler with a [Declaration]. Its fields do not change. It is safe for
+// concurrent use.
 type Call struct {
 	Endpoint string // its name
 	Kind     string // from [KindOf]
@@ -100,15 +103,16 @@ type Call struct {
 	// Receive is the stage value of the attempt.
 	Receive *pipeline.Receive
 	Log     *slog.Logger
-	// CancelTimer cancels a timer with the commit of the message. Send sets one whose Outgoing.Timer is its stored name.
+	// CancelTimer cancels a timer with the commit of the message. Send sets one whose
+	// Outgoing.Timer is its stored name.
 	CancelTimer func(name timer.Name) error
 
 	mu       sync.Mutex // guards the rest
 	outgoing []header.Field
 }
 
-// SetOutgoing adds a header to each message that the session sends from now on until the handler returns, unless the
-// message has that header already.
+// SetOutgoing adds a header to each message that the session sends from now on until the handler
+// returns, unless the message has that header already.
 func (c *Call) SetOutgoing(name, value string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

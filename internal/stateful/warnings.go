@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Warnings are the warnings of the parts of a program about an endpoint, for its health. The zero value has none. It is safe
-// for concurrent use.
+// Warnings are the warnings of the parts of a program about an endpoint, for its health. The zero
+// value has none. It is safe for concurrent use.
 type Warnings struct {
 	mu sync.Mutex
 	of map[string][]string

@@ -10,7 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Set has the records that a transaction has loaded. The zero value has none. It is not safe for concurrent use.
+// Set has the records that a transaction has loaded. The zero value has none. It is not safe for
+// concurrent use.
 type Set struct {
 	changes []*Change // in the order of the first Load
 	err     error
@@ -19,8 +20,8 @@ type Set struct {
 // Change is a record that a transaction has loaded, and the difference to the database.
 type Change struct {
 	Verb Verb
-	// Record is the record as the transaction sees it, and as it is stored: with the version after the commit, and the
-	// Keep of Save. Its ID is always set.
+	// Record is the record as the transaction sees it, and as it is stored: with the version after
+	// the commit, and the Keep of Save. Its ID is always set.
 	Record transport.Record
 	// Loaded is the version in the database. 0: there is no record.
 	Loaded int64
@@ -65,8 +66,8 @@ func (s *Set) find(id transport.RecordID) *Change {
 	return nil
 }
 
-// Load returns a record that was loaded before, and reports whether there is one. The error is [transport.ErrNoRecord] or
-// nil.
+// Load returns a record that was loaded before, and reports whether there is one. The error is
+// [transport.ErrNoRecord] or nil.
 func (s *Set) Load(id transport.RecordID, create *transport.RecordName) (r transport.Record, known bool, err error) {
 	c := s.find(id)
 	if c == nil {
@@ -84,8 +85,8 @@ func (s *Set) Load(id transport.RecordID, create *transport.RecordName) (r trans
 	return r, true, nil
 }
 
-// Add adds a record that the transaction has locked, as it is in the database. A record with the version 0 is new. The set
-// owns the record.
+// Add adds a record that the transaction has locked, as it is in the database. A record with the
+// version 0 is new. The set owns the record.
 func (s *Set) Add(r transport.Record) {
 	s.changes = append(s.changes, &Change{Record: r, Loaded: r.Version, exists: r.Version > 0, loaded: true})
 }

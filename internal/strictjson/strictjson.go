@@ -1,5 +1,5 @@
-// Package strictjson decodes JSON that is valid UTF-8. Package encoding/json replaces bytes that are not by U+FFFD, and so
-// changes a text without an error.
+// Package strictjson decodes JSON that is valid UTF-8. Package encoding/json replaces bytes that
+// are not by U+FFFD, and so changes a text without an error.
 package strictjson
 
 import (

@@ -8,7 +8,8 @@ import (
 
 var _ transport.Addresser = (*Conn)(nil)
 
-// Address implements [transport.Addresser]. It is the name of the queue unless the store is a [transport.Addresser].
+// Address implements [transport.Addresser]. It is the name of the queue unless the store is a
+// [transport.Addresser].
 func (c *Conn) Address(queue string) string {
 	if a, ok := c.store.(transport.Addresser); ok {
 		return a.Address(queue)
@@ -16,8 +17,8 @@ func (c *Conn) Address(queue string) string {
 	return queue
 }
 
-// ShortName implements [transport.Addresser]. Every method of the Conn that takes a queue calls it first, so that the
-// store and the Conn's own tables know one name of each queue.
+// ShortName implements [transport.Addresser]. Every method of the Conn that takes a queue calls it
+// first, so that the store and the Conn's own tables know one name of each queue.
 func (c *Conn) ShortName(address string) string {
 	if a, ok := c.store.(transport.Addresser); ok {
 		return a.ShortName(address)

@@ -27,7 +27,8 @@ type cursor struct {
 	closed bool
 }
 
-// Browse implements [transport.Browser]. It does not change the rows, and lists leased and delayed ones too.
+// Browse implements [transport.Browser]. It does not change the rows, and lists leased and delayed
+// ones too.
 func (c *Conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	queue = c.ShortName(queue)
 	last, err := c.ofExisting(ctx, queue, c.store.Last)

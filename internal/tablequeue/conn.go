@@ -32,10 +32,11 @@ var (
 type Config struct {
 	// Lease is the time for which a claim lasts unless it is renewed. 0: 30 s.
 	Lease time.Duration
-	// Flushers is the number of batches that are written at once. 0: 2. It is 1 for a database with a single writer.
+	// Flushers is the number of batches that are written at once. 0: 2. It is 1 for a database with
+	// a single writer.
 	Flushers int
-	// LeasedInserts reports whether the store inserts rows with a lease: those of a Record for a queue that the Conn receives
-	// from.
+	// LeasedInserts reports whether the store inserts rows with a lease: those of a Record for a
+	// queue that the Conn receives from.
 	LeasedInserts bool
 	// Env is the environment that the transport was opened in.
 	Env transport.Env
@@ -51,7 +52,8 @@ const (
 	maxClose   = 2 * time.Second  // in Close, for requests in progress and for abandoning leases
 )
 
-// Conn is the engine. It implements [transport.Conn] and its optional interfaces. It is safe for concurrent use.
+// Conn is the engine. It implements [transport.Conn] and its optional interfaces. It is safe for
+// concurrent use.
 type Conn struct {
 	store Store
 	cfg   Config
@@ -159,8 +161,9 @@ func (c *Conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	return r, nil
 }
 
-// Close implements [transport.Conn]. It finishes the settling and sending in progress, and makes the rows that are
-// still leased visible. It waits some seconds for a database that does not answer.
+// Close implements [transport.Conn]. It finishes the settling and sending in progress, and makes
+// the rows that are still leased visible. It waits some seconds for a database that does not
+// answer.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	already := c.closed
@@ -195,8 +198,8 @@ func (c *Conn) enter() error {
 	return nil
 }
 
-// call runs fn unless the Conn is closed or a name of queues is impossible. Close waits for it, and cancels it after a
-// while: without an end of ctx it could wait for a silent server for ever.
+// call runs fn unless the Conn is closed or a name of queues is impossible. Close waits for it, and
+// cancels it after a while: without an end of ctx it could wait for a silent server for ever.
 func (c *Conn) call(ctx context.Context, queues []string, fn func(context.Context) error) error {
 	var errs []error
 	for _, q := range queues {

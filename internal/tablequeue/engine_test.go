@@ -741,8 +741,8 @@ func TestRenewLeavesAloneWhatIsBeingSettled(t *testing.T) {
 	isErr(t, r.Renew(t.Context(), ds[:1])[0], errAway)
 }
 
-// A handler's transaction may commit between the moment when a renewal picks its lease and the statement: the
-// row is gone then, and no other instance will handle the message.
+// A handler's transaction may commit between the moment when a renewal picks its lease and the
+// statement: the row is gone then, and no other instance will handle the message.
 func TestARenewalThatCrossesACompletionLosesNothing(t *testing.T) {
 	f := newFake("in")
 	c := open(t, f)
@@ -930,7 +930,8 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// Close cancels a claim that the database does not answer, and Receive then says that the Conn is closed.
+// Close cancels a claim that the database does not answer, and Receive then says that the Conn is
+// closed.
 func TestCloseEndsAClaimWithoutAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake("in")

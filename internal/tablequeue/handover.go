@@ -34,7 +34,8 @@ type handOver struct {
 	state    transport.HandOverProgress
 }
 
-// HandOver implements [transport.HandOverer]. Each transaction leaves a state from which a repeated call goes on.
+// HandOver implements [transport.HandOverer]. Each transaction leaves a state from which a repeated
+// call goes on.
 func (c *Conn) HandOver(
 	ctx context.Context, queue string, progress func(transport.HandOverProgress),
 ) (transport.HandedOver, error) {
@@ -78,8 +79,8 @@ func (h *handOver) run(ctx context.Context) (done transport.HandedOver, err erro
 	return done, err
 }
 
-// find looks for the tables. Where an earlier call has ended the use of the queue, there may be messages left in that of
-// forwards: a transaction that was open then has committed them.
+// find looks for the tables. Where an earlier call has ended the use of the queue, there may be
+// messages left in that of forwards: a transaction that was open then has committed them.
 func (h *handOver) find(ctx context.Context) error {
 	foreign := h.Conn.store.Exists(ctx, h.queue)
 	if unfit, ok := errors.AsType[*UnfitError](foreign); foreign != nil && (!ok || !unfit.Foreign) {
@@ -195,8 +196,8 @@ func (h *handOver) moved(n int) {
 	h.progress(h.state)
 }
 
-// headers returns the headers of a message in a table of delayed messages. One without a destination is for the queue
-// itself. Text that is no headers stays as it is.
+// headers returns the headers of a message in a table of delayed messages. One without a
+// destination is for the queue itself. Text that is no headers stays as it is.
 func (h *handOver) headers(text string) string {
 	headers, err := header.ParseJSON(text)
 	if err != nil {

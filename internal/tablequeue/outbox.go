@@ -103,8 +103,8 @@ func (c *Conn) findSome(ctx context.Context, finds []*find, errs []error) {
 	}
 }
 
-// Store implements [transport.OutboxStore], in a batch with what others send, settle and store: again when subscribers to
-// messages of e are gone.
+// Store implements [transport.OutboxStore], in a batch with what others send, settle and store:
+// again when subscribers to messages of e are gone.
 func (c *Conn) Store(ctx context.Context, e transport.OutboxEntry) error {
 	for try := 1; ; try++ {
 		err := c.storeOnce(ctx, e)
@@ -165,8 +165,8 @@ func (c *Conn) storedAs(ctx context.Context, w *work, err error, total int) erro
 	return nil
 }
 
-// unlocked adds [transport.ErrUnreachable] to the error of an entry that waited for a lock for too long, such as that of
-// an index which is created on the inbox: the entry is not the cause.
+// unlocked adds [transport.ErrUnreachable] to the error of an entry that waited for a lock for too
+// long, such as that of an index which is created on the inbox: the entry is not the cause.
 func (c *Conn) unlocked(err error) error {
 	if err != nil && c.store.Classify(err) == Locked {
 		return fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
@@ -223,7 +223,8 @@ func (t *storeTx) Complete(ctx context.Context, ops []transport.Operation) error
 
 // Outages is implemented by a [Store] whose database may answer and take no writes.
 type Outages interface {
-	// Outage reports whether err, of a handler's statement, means that the database takes no writes.
+	// Outage reports whether err, of a handler's statement, means that the database takes no
+	// writes.
 	Outage(ctx context.Context, err error) bool
 }
 

@@ -13,13 +13,15 @@ import (
 )
 
 const (
-	// forgetEvery is the time between two removals of old keys from an inbox, by all processes together.
+	// forgetEvery is the time between two removals of old keys from an inbox, by all processes
+	// together.
 	forgetEvery = time.Minute
-	// forgetFirst is the time from the first use of an inbox to the first try, so that programs that run for less than
-	// forgetEvery remove old keys too.
+	// forgetFirst is the time from the first use of an inbox to the first try, so that programs
+	// that run for less than forgetEvery remove old keys too.
 	forgetFirst = time.Second
-	// forgetSome is the number of rows that one transaction removes. A pause of forgetPause times the duration of such a
-	// transaction follows, so that removing takes a bounded part of the database.
+	// forgetSome is the number of rows that one transaction removes. A pause of forgetPause times
+	// the duration of such a transaction follows, so that removing takes a bounded part of the
+	// database.
 	forgetSome  = 5000
 	forgetPause = 10
 

@@ -132,7 +132,8 @@ func TestResultsOfAFlushThatFailedAreForgotten(t *testing.T) {
 	})
 }
 
-// After an answer that was lost, an entry may be stored. After a refusal, or without a database, it is not.
+// After an answer that was lost, an entry may be stored. After a refusal, or without a database, it
+// is not.
 func TestAnEntryInDoubtIsSaidToBe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newInbox(t)

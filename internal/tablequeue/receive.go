@@ -16,8 +16,8 @@ var (
 	_ transport.Listener     = (*receiver)(nil)
 )
 
-// The pauses between two polls of an empty queue: they double from the first to the longest. While notifications
-// arrive, polling finds only rows that they miss.
+// The pauses between two polls of an empty queue: they double from the first to the longest. While
+// notifications arrive, polling finds only rows that they miss.
 const (
 	firstPause        = 2 * time.Millisecond
 	maxPause          = 500 * time.Millisecond
@@ -56,8 +56,8 @@ func (r *receiver) Close() error {
 // Listening implements [transport.Listener].
 func (r *receiver) Listening() bool { return r.heard.Load() }
 
-// Receive implements [transport.Receiver]. It returns direct rows, or claims at once. While the queue is
-// empty it claims again after pauses that grow, when a row is due, and when it is woken.
+// Receive implements [transport.Receiver]. It returns direct rows, or claims at once. While the
+// queue is empty it claims again after pauses that grow, when a row is due, and when it is woken.
 func (r *receiver) Receive(ctx context.Context, limit int) ([]transport.Delivery, error) {
 	return r.ReceiveBytes(ctx, limit, 0)
 }

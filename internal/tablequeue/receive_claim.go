@@ -14,14 +14,15 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// maxExpired bounds how many batches of expired rows one claim removes: there may be a million of them.
+// maxExpired bounds how many batches of expired rows one claim removes: there may be a million of
+// them.
 const maxExpired = 20
 
 // claimGrace is how long a claim may still take when the receiver's context has ended.
 const claimGrace = time.Second
 
-// claim leases rows. When ctx ends it waits a little longer for the answer: rows that are leased without one would wait
-// for the end of the lease.
+// claim leases rows. When ctx ends it waits a little longer for the answer: rows that are leased
+// without one would wait for the end of the lease.
 func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]transport.Delivery, time.Duration, error) {
 	if ctx.Err() != nil {
 		return nil, 0, context.Cause(ctx)
@@ -78,7 +79,8 @@ func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]tran
 	return nil, time.Nanosecond, nil // the next claim continues
 }
 
-// full reports whether the claim has probably left rows: it has as many as it may, or half of the bytes.
+// full reports whether the claim has probably left rows: it has as many as it may, or half of the
+// bytes.
 func (c *Claim) full(rows []Claimed) bool {
 	bytes := int64(0)
 	for i := range rows {
@@ -102,7 +104,8 @@ func (r *receiver) orphaned(lease int64, err error) {
 	}
 }
 
-// releaseOrphans makes the rows of such claims visible again. When it fails, they wait for the end of their lease.
+// releaseOrphans makes the rows of such claims visible again. When it fails, they wait for the end
+// of their lease.
 func (r *receiver) releaseOrphans(ctx context.Context) {
 	r.mu.Lock()
 	leases := r.orphans
@@ -115,7 +118,8 @@ func (r *receiver) releaseOrphans(ctx context.Context) {
 	}
 }
 
-// deliveries returns a delivery for each row, in the order of their seq, and units that remove expired rows.
+// deliveries returns a delivery for each row, in the order of their seq, and units that remove
+// expired rows.
 func (r *receiver) deliveries(lease int64, rows []Claimed) (ds []transport.Delivery, expired []*Unit) {
 	slices.SortFunc(rows, func(a, b Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
 	ds = make([]transport.Delivery, 0, len(rows))
@@ -144,11 +148,12 @@ func (r *receiver) newDelivery(lease Lease, count int, m transport.Message) *del
 	return d
 }
 
-// NativeHeaders is the name in Message.Native of the header text of a row that cannot be decoded. Copies of the message
-// keep the text in [header.UndecodableHeaders].
+// NativeHeaders is the name in Message.Native of the header text of a row that cannot be decoded.
+// Copies of the message keep the text in [header.UndecodableHeaders].
 const NativeHeaders = "headers"
 
-// message sets m to the content of a row. Its id is that in the headers, and that of the column without one.
+// message sets m to the content of a row. Its id is that in the headers, and that of the column
+// without one.
 func message(m *transport.Message, row *Claimed) {
 	m.ID = row.ID
 	m.NativeID = strconv.FormatInt(row.Seq, 10)

@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// delayedFake is a store with a table of delayed messages, of which each call of MoveDue takes what is next in moves.
+// delayedFake is a store with a table of delayed messages, of which each call of MoveDue takes what
+// is next in moves.
 type delayedFake struct {
 	*fake
 

@@ -13,19 +13,20 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// claimEvery is the time after which a receiver that takes direct rows claims nevertheless: other rows may wait.
+// claimEvery is the time after which a receiver that takes direct rows claims nevertheless: other
+// rows may wait.
 const claimEvery = 100 * time.Millisecond
 
-// directLease is the longest lease of a direct row. It is renewed as those of claimed rows are, but it begins with
-// the insert. When this process ends, another one receives the row after that time.
+// directLease is the longest lease of a direct row. It is renewed as those of claimed rows are, but
+// it begins with the insert. When this process ends, another one receives the row after that time.
 const directLease = 10 * time.Second
 
 // maxDirectBytes bounds the bodies of direct rows. The first one has room whatever its size.
 const maxDirectBytes = 64 << 20
 
-// direct has rows that [Conn.Store] or a transaction of [Conn.BeginStore] has inserted for a receiver of this Conn. They
-// are inserted with a lease of the receiver, and need no claim. When there is no room for a row, it is inserted without a
-// lease, and claimed as others are.
+// direct has rows that [Conn.Store] or a transaction of [Conn.BeginStore] has inserted for a
+// receiver of this Conn. They are inserted with a lease of the receiver, and need no claim. When
+// there is no room for a row, it is inserted without a lease, and claimed as others are.
 type direct struct {
 	ready chan struct{} // holds a token when there may be rows
 
@@ -69,8 +70,8 @@ func (h *direct) add(row directRow) {
 	signal(h.ready)
 }
 
-// take removes rows from h: fresh ones in the order of their seq, up to the bounds, and all whose leases began before
-// oldest. The first fresh one is taken whatever its size.
+// take removes rows from h: fresh ones in the order of their seq, up to the bounds, and all whose
+// leases began before oldest. The first fresh one is taken whatever its size.
 func (h *direct) take(limit int, maxBytes int64, oldest time.Time) (fresh []transport.Delivery, old []*delivery) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -101,8 +102,8 @@ func (h *direct) take(limit int, maxBytes int64, oldest time.Time) (fresh []tran
 	return fresh, old
 }
 
-// Window implements [transport.Receiver]: at most n messages that this process stores for the queue wait for Receive.
-// There is no prefetch from the database.
+// Window implements [transport.Receiver]: at most n messages that this process stores for the queue
+// wait for Receive. There is no prefetch from the database.
 func (r *receiver) Window(n int) {
 	if !r.conn.cfg.LeasedInserts {
 		return
@@ -112,8 +113,8 @@ func (r *receiver) Window(n int) {
 	r.direct.most = n
 }
 
-// receiveDirect returns direct rows, and waits for them until it is time to claim. Then it returns none. While claims
-// leave rows, claims and direct rows take turns.
+// receiveDirect returns direct rows, and waits for them until it is time to claim. Then it returns
+// none. While claims leave rows, claims and direct rows take turns.
 func (r *receiver) receiveDirect(ctx context.Context, limit int, maxBytes int64) []transport.Delivery {
 	if !r.takesDirect() {
 		return nil
@@ -156,7 +157,8 @@ func (r *receiver) takesDirect() bool {
 	return r.direct.most > 0
 }
 
-// takeDirect takes direct rows. Those whose lease may end soon are released, for a claim of any process.
+// takeDirect takes direct rows. Those whose lease may end soon are released, for a claim of any
+// process.
 func (r *receiver) takeDirect(limit int, maxBytes int64) []transport.Delivery {
 	fresh, old := r.direct.take(limit, maxBytes, time.Now().Add(-r.conn.directLease()/2))
 	if len(old) > 0 {
@@ -182,8 +184,8 @@ type leasedRows struct {
 	size  int64 // of their bodies
 }
 
-// leaseRows gives rows of u a lease of the receiver of their queue, as far as the receiver has room. Either deliver or
-// cancel is called on the result.
+// leaseRows gives rows of u a lease of the receiver of their queue, as far as the receiver has
+// room. Either deliver or cancel is called on the result.
 func (c *Conn) leaseRows(u *Unit) (h leasedRows) {
 	if !c.cfg.LeasedInserts {
 		return h

@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// openDirect returns a Conn with leased inserts, and a receiver of the queue "a" with a window of 3.
+// openDirect returns a Conn with leased inserts, and a receiver of the queue "a" with a window of
+// 3.
 func openDirect(t *testing.T, f *fake) (*Conn, transport.Receiver) {
 	t.Helper()
 	c := Open(f, Config{LeasedInserts: true, Lease: 10 * time.Second})

@@ -13,11 +13,12 @@ var (
 	_ transport.Relayer    = (*delivery)(nil)
 )
 
-// forwardsEvery is the time between two looks for the queue of forwards, which another instance may create. The instance
-// that creates it receives from it at once.
+// forwardsEvery is the time between two looks for the queue of forwards, which another instance may
+// create. The instance that creates it receives from it at once.
 const forwardsEvery = time.Minute
 
-// Satellites implements [transport.Satellites]: the queue of forwards, which is created with its first message.
+// Satellites implements [transport.Satellites]: the queue of forwards, which is created with its
+// first message.
 func (c *Conn) Satellites(context.Context) ([]transport.Satellite, error) {
 	if _, ok := c.store.(Foreign); !ok || c.store.Check(c.forwards.queue) != nil {
 		return nil, nil
@@ -53,13 +54,14 @@ func (c *Conn) awaitForwards(ctx context.Context) error {
 	}
 }
 
-// noDestination is the handler of a message in the queue of forwards that [delivery.Relay] does not forward.
+// noDestination is the handler of a message in the queue of forwards that [delivery.Relay] does not
+// forward.
 func noDestination(context.Context, *transport.Message) ([]transport.Operation, error) {
 	return nil, &transport.DeadLetteredError{Reason: "it has no header " + header.ForwardDestination}
 }
 
-// forward takes the header with the destination off a message, and notes the destination unless that is the queue that
-// it was received from.
+// forward takes the header with the destination off a message, and notes the destination unless
+// that is the queue that it was received from.
 func (d *delivery) forward() {
 	to, found := d.msg.Headers.Lookup(header.ForwardDestination)
 	if !found {

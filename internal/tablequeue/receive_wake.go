@@ -17,7 +17,8 @@ const subscriptionsChanged = ""
 // notifyEvery is the least time between two notifications to other processes.
 const notifyEvery = 50 * time.Millisecond
 
-// wakes wakes receivers when there are new rows: those of this process directly, those of others through the [Waker].
+// wakes wakes receivers when there are new rows: those of this process directly, those of others
+// through the [Waker].
 type wakes struct {
 	hearing atomic.Bool // notifications of other processes arrive
 
@@ -114,8 +115,8 @@ func (w *wakes) wakeAll() {
 	}
 }
 
-// notify notifies other processes of new rows until the Conn is closed, and then once more. A notification that fails
-// is not repeated: other processes poll.
+// notify notifies other processes of new rows until the Conn is closed, and then once more. A
+// notification that fails is not repeated: other processes poll.
 func (c *Conn) notify(store Waker) {
 	for c.life.Err() == nil {
 		select {

@@ -18,8 +18,8 @@ const (
 	maxChunkBytes = 8 << 20 // likewise
 )
 
-// Dispatch implements [transport.Conn]. The messages are inserted in a batch with those that others send and settle at
-// the same time. Delayed messages have receipts.
+// Dispatch implements [transport.Conn]. The messages are inserted in a batch with those that others
+// send and settle at the same time. Delayed messages have receipts.
 func (c *Conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
 	w := c.newWork()
 	failed := c.addRows(ctx, w, ops)
@@ -43,7 +43,8 @@ func (c *Conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	return receipts, dispatchError(c.withoutLost(failed, ops), len(ops))
 }
 
-// withoutLost returns failed without the copies for subscribers whose queue is gone. The other copies were sent.
+// withoutLost returns failed without the copies for subscribers whose queue is gone. The other
+// copies were sent.
 func (c *Conn) withoutLost(failed []transport.OpError, ops []transport.Operation) []transport.OpError {
 	kept := slices.DeleteFunc(failed, func(f transport.OpError) bool { return lost(f, ops) })
 	if len(kept) < len(failed) {
@@ -100,8 +101,8 @@ func (c *Conn) Check(op *transport.Operation) error {
 	return c.store.Check(c.ShortName(op.Queue))
 }
 
-// checked returns the headers of an operation with its id, or the error of one that is refused for its content. An
-// operation that removes a message has no headers.
+// checked returns the headers of an operation with its id, or the error of one that is refused for
+// its content. An operation that removes a message has no headers.
 func checked(op *transport.Operation) (headers header.Map, err error) {
 	m := op.Message
 	switch {
@@ -212,7 +213,8 @@ func failAll(rows []Row, err error) []transport.OpError {
 	return failed
 }
 
-// dispatchError returns the error of the failed operations, in their order and each once, or nil without any.
+// dispatchError returns the error of the failed operations, in their order and each once, or nil
+// without any.
 func dispatchError(failed []transport.OpError, total int) error {
 	if len(failed) == 0 {
 		return nil

@@ -17,11 +17,13 @@ const detourWait = time.Second
 
 // flushing is one batch of the batcher.
 //
-// A fault may concern the rows for one queue only: a trigger of its table waits for a row that another transaction has locked,
-// or the disk of its tablespace is full. A batch with such a row waits or fails as a whole. So flushing diverts the units for
-// the queue to the detour, and writes the others at once.
+// A fault may concern the rows for one queue only: a trigger of its table waits for a row that
+// another transaction has locked, or the disk of its tablespace is full. A batch with such a row
+// waits or fails as a whole. So flushing diverts the units for the queue to the detour, and writes
+// the others at once.
 //
-// When a second statement fails because of a full disk or the like, the database itself is at fault: then the batch fails.
+// When a second statement fails because of a full disk or the like, the database itself is at
+// fault: then the batch fails.
 type flushing struct {
 	conn     *Conn
 	diverted []*Unit
@@ -55,8 +57,8 @@ func (c *Conn) flush(works []*work, errs []error) {
 	}
 }
 
-// divert diverts the rows of Sends, and the other units, for queues of which belongs returns true. It returns the
-// rest.
+// divert diverts the rows of Sends, and the other units, for queues of which belongs returns true.
+// It returns the rest.
 func (f *flushing) divert(units []*Unit, belongs func(queue string) bool) (rest []*Unit) {
 	for _, u := range units {
 		kept, diverted := u.split(belongs)
@@ -65,8 +67,9 @@ func (f *flushing) divert(units []*Unit, belongs func(queue string) bool) (rest 
 	return rest
 }
 
-// divertFailed diverts the units of the statement that has failed with err, and returns the rest. It reports whether the
-// statement is known. A statement with rows for one queue is known to fail because of that queue.
+// divertFailed diverts the units of the statement that has failed with err, and returns the rest.
+// It reports whether the statement is known. A statement with rows for one queue is known to fail
+// because of that queue.
 func (f *flushing) divertFailed(err error, units []*Unit) (rest []*Unit, known bool) {
 	failed, known := errors.AsType[*StatementError](err)
 	switch {
@@ -106,8 +109,8 @@ func (f *flushing) divertFailed(err error, units []*Unit) (rest []*Unit, known b
 	return rest, true
 }
 
-// takeDetour writes the units of w that were diverted. kept is true while the batcher of the detour still uses w, whose
-// results then must not be touched.
+// takeDetour writes the units of w that were diverted. kept is true while the batcher of the detour
+// still uses w, whose results then must not be touched.
 func (c *Conn) takeDetour(ctx context.Context, w *work) (kept bool) {
 	errs := c.detour.DoAll(ctx, w.diverted)
 	if slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, batch.ErrAbandoned) }) {
@@ -125,7 +128,8 @@ func (c *Conn) takeDetour(ctx context.Context, w *work) (kept bool) {
 	return false
 }
 
-// flushDetour writes diverted units, in one batch for each set of destinations. The results are those of the units' works.
+// flushDetour writes diverted units, in one batch for each set of destinations. The results are
+// those of the units' works.
 func (c *Conn) flushDetour(units []*Unit, _ []error) {
 	var order []string
 	groups := map[string][]*Unit{}
@@ -145,8 +149,8 @@ func (c *Conn) flushDetour(units []*Unit, _ []error) {
 // a lock for a second. One of 200 units that cannot be written is found in as many.
 const detourFails = 9
 
-// writeDetour writes units with the same destinations. Each of them fails with a [*transport.BusyError] while a lock or the
-// like keeps them from being written.
+// writeDetour writes units with the same destinations. Each of them fails with a
+// [*transport.BusyError] while a lock or the like keeps them from being written.
 func (c *Conn) writeDetour(units []*Unit) {
 	fails := 0
 	c.writeParts(units, &fails)
@@ -245,7 +249,8 @@ func (u *Unit) somewhere() string {
 	return u.Rows[0].Queue
 }
 
-// unimpede ends the refusal of operations for queues. The senders of a batch do not wait until the postponed rows are visible.
+// unimpede ends the refusal of operations for queues. The senders of a batch do not wait until the
+// postponed rows are visible.
 func (c *Conn) unimpede(queues []string) {
 	for _, q := range queues {
 		if !c.unusable.diverts(q) {

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// impededFake is a fake in which rows for some queues cannot be written, as with a trigger that waits for a row, or a full
-// disk.
+// impededFake is a fake in which rows for some queues cannot be written, as with a trigger that
+// waits for a row, or a full disk.
 type impededFake struct {
 	*lockingFake
 	faults map[string]error // errLock or errFull, by queue; guarded by the fake's mu
@@ -256,8 +256,9 @@ func TestAFullDatabaseBlamesNoQueue(t *testing.T) {
 	})
 }
 
-// Queues are locked, full and well in turns. An operation succeeds if and only if its message is in the queue, once; a queue that
-// is well fails no operation while the others are locked; when all are well again all messages can be sent.
+// Queues are locked, full and well in turns. An operation succeeds if and only if its message is in
+// the queue, once; a queue that is well fails no operation while the others are locked; when all
+// are well again all messages can be sent.
 func TestMoodsOfQueues(t *testing.T) {
 	histories.Run(t, histories.Count{Short: 1_000, Test: 1_000, Soak: 100_000}, moods)
 }

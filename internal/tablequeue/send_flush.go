@@ -17,8 +17,8 @@ const (
 	conflicts     = 5        // times that a batch is tried after a conflict
 	maxTorn       = 2 * 9    // parts of a batch that lose all of these: two of 200 units are found in so many
 
-	// A server that restarts ends all connections, which is noticed when one is used: a batch may meet as many as the
-	// pool has.
+	// A server that restarts ends all connections, which is noticed when one is used: a batch may
+	// meet as many as the pool has.
 	reconnects   = 2           // times that a batch is tried again
 	maxReconnect = time.Second // after this time it is not
 )
@@ -46,7 +46,8 @@ func (c *Conn) recycle(w *work) {
 	c.works.Put(w)
 }
 
-// do executes w in a batch with others. kept is true while the batcher still uses w, which must then not be recycled.
+// do executes w in a batch with others. kept is true while the batcher still uses w, which must
+// then not be recycled.
 func (c *Conn) do(ctx context.Context, w *work) (kept bool, err error) {
 	w.unit.of = w
 	err = c.units.Do(ctx, w)
@@ -66,8 +67,8 @@ func (c *Conn) do(ctx context.Context, w *work) (kept bool, err error) {
 	return false, err
 }
 
-// write flushes units. When they are refused, it leaves out those that send to a queue that takes no messages, or else
-// flushes each half, so that in the end only the refused units fail.
+// write flushes units. When they are refused, it leaves out those that send to a queue that takes
+// no messages, or else flushes each half, so that in the end only the refused units fail.
 func (f *flushing) write(units []*Unit) {
 	c := f.conn
 	if f.fault != nil {
@@ -135,7 +136,8 @@ func (c *Conn) look(err error, units []*Unit) bool {
 	return c.find(ctx, err, destinations(units...))
 }
 
-// writeOnce writes units by flush: again after a conflict, or on connections that the server had ended.
+// writeOnce writes units by flush: again after a conflict, or on connections that the server had
+// ended.
 func (c *Conn) writeOnce(units []*Unit, flush func(context.Context, []*Unit) error) error {
 	pause := backoff.Backoff{Min: 2 * time.Millisecond, Max: 50 * time.Millisecond}
 	began := time.Now()
@@ -163,8 +165,8 @@ func (c *Conn) writeOnce(units []*Unit, flush func(context.Context, []*Unit) err
 	}
 }
 
-// forgetResults clears the results of units that were rolled back: the seqs of rows, which are no receipts, and lost leases
-// and known keys.
+// forgetResults clears the results of units that were rolled back: the seqs of rows, which are no
+// receipts, and lost leases and known keys.
 func forgetResults(units []*Unit) {
 	for _, u := range units {
 		u.Lost, u.Handled = false, false
@@ -201,7 +203,8 @@ func fail(units []*Unit, err error) {
 // divides reports whether parts of u can be written by themselves.
 func (u *Unit) divides() bool { return u.Verb == Send && len(u.Rows) > 1 }
 
-// halves splits the rows of a Send, which do not depend on each other. For other units second is nil.
+// halves splits the rows of a Send, which do not depend on each other. For other units second is
+// nil.
 func (u *Unit) halves() (first, second *Unit) {
 	if !u.divides() {
 		return u, nil

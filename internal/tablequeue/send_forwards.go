@@ -12,9 +12,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// ForwardsSuffix is the end of the name of the queue in which delayed messages for foreign queues wait, after the name
-// of the queue of the endpoint that sends them. Its rows have the header with the destination. The endpoint's instances
-// receive from it, and forward each message when it is due.
+// ForwardsSuffix is the end of the name of the queue in which delayed messages for foreign queues
+// wait, after the name of the queue of the endpoint that sends them. Its rows have the header with
+// the destination. The endpoint's instances receive from it, and forward each message when it is
+// due.
 const ForwardsSuffix = ".forwards"
 
 // forwarders is the number of messages that one process forwards at once.
@@ -30,7 +31,8 @@ var (
 // errNoAnswer is the cause of the end of a context of the Conn's own.
 var errNoAnswer = errors.New("the database has not answered in time")
 
-// forwards is the queue in which delayed messages for foreign queues wait. It is created with the first of them.
+// forwards is the queue in which delayed messages for foreign queues wait. It is created with the
+// first of them.
 type forwards struct {
 	queue string
 	found chan struct{} // closed when the queue exists
@@ -56,7 +58,8 @@ func (c *Conn) isForeign(queue string) bool {
 	return ok && store.Foreign(queue)
 }
 
-// keep changes row, a delayed one for a foreign queue, to one that waits in the endpoint's queue of forwards.
+// keep changes row, a delayed one for a foreign queue, to one that waits in the endpoint's queue of
+// forwards.
 func (c *Conn) keep(ctx context.Context, row *Row) error {
 	if row.Named() {
 		return fmt.Errorf("queue %q: %w", row.Queue, ErrNoTimers)
@@ -83,8 +86,8 @@ func (c *Conn) keep(ctx context.Context, row *Row) error {
 	return nil
 }
 
-// keepAll is keep for the rows of units that are delayed and for a foreign queue. It reports whether there are any. On
-// an error some rows are unchanged.
+// keepAll is keep for the rows of units that are delayed and for a foreign queue. It reports
+// whether there are any. On an error some rows are unchanged.
 func (c *Conn) keepAll(units []*Unit) (kept bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(c.work, maxWait, errNoAnswer)
 	defer cancel()

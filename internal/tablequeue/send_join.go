@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// DispatchIn implements [transport.TxDispatcher]. The rows are inserted on the connection of tx; other statements use
-// the store's connections.
+// DispatchIn implements [transport.TxDispatcher]. The rows are inserted on the connection of tx;
+// other statements use the store's connections.
 func (c *Conn) DispatchIn(ctx context.Context, tx any, ops []transport.Operation) ([]transport.Receipt, error) {
 	for try := 1; ; try++ {
 		receipts, err := c.dispatchIn(ctx, tx, ops)

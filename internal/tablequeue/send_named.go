@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// ErrNoTimers is wrapped by the error of a named row for a queue without timers. A store whose tables may lack what named
-// rows need returns it from Flush, Complete and InsertIn.
+// ErrNoTimers is wrapped by the error of a named row for a queue without timers. A store whose
+// tables may lack what named rows need returns it from Flush, Complete and InsertIn.
 var ErrNoTimers = errors.New(`it has no timers: run the endpoint's installer, or the script that "holdfast sql script" prints`)
 
 var errNamedEvent = errors.New("an operation with a name has no queue")
@@ -19,8 +19,8 @@ func hashOf(name string) (hash [16]byte) {
 	return hash
 }
 
-// lastOfEach returns rows with the last row of each name only: the others are replaced or removed by it, in the same
-// transaction.
+// lastOfEach returns rows with the last row of each name only: the others are replaced or removed
+// by it, in the same transaction.
 func lastOfEach(rows []Row) []Row {
 	if !slices.ContainsFunc(rows, func(r Row) bool { return r.Named() }) {
 		return rows

@@ -11,12 +11,12 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// subscriptionsAge is the largest age of the subscriptions that a publish uses, and so the time after which another
-// process's Subscribe takes effect.
+// subscriptionsAge is the largest age of the subscriptions that a publish uses, and so the time
+// after which another process's Subscribe takes effect.
 const subscriptionsAge = time.Second
 
-// subscribers caches the subscriptions. It reads the whole table, at most once in subscriptionsAge, and only for a
-// publish.
+// subscribers caches the subscriptions. It reads the whole table, at most once in subscriptionsAge,
+// and only for a publish.
 type subscribers struct {
 	load    func(context.Context) ([]Subscription, error)
 	loading chan struct{} // holds a token while one goroutine loads
@@ -88,11 +88,12 @@ func (s *subscribers) ifFresh() *subscriptionsAt {
 	return known
 }
 
-// maxLost is the number of attempts at a unit whose subscribers are gone. Each reads the subscriptions anew.
+// maxLost is the number of attempts at a unit whose subscribers are gone. Each reads the
+// subscriptions anew.
 const maxLost = 3
 
-// lostSubscribers reports whether err is of a subscriber to messages of ops whose table is gone. The next publish
-// leaves that subscriber out.
+// lostSubscribers reports whether err is of a subscriber to messages of ops whose table is gone.
+// The next publish leaves that subscriber out.
 func (c *Conn) lostSubscribers(err error, ops []transport.Operation) bool {
 	refused, ok := errors.AsType[*transport.DispatchError](err)
 	if !ok || !slices.ContainsFunc(refused.Ops, func(f transport.OpError) bool { return lost(f, ops) }) {
@@ -107,7 +108,8 @@ func lost(failed transport.OpError, ops []transport.Operation) bool {
 	return ops[failed.Index].Queue == "" && errors.Is(failed.Err, transport.ErrNoQueue)
 }
 
-// reachable returns all without the subscribers whose queues take no messages, and logs a warning once for each queue.
+// reachable returns all without the subscribers whose queues take no messages, and logs a warning
+// once for each queue.
 func (c *Conn) reachable(ctx context.Context, all []Subscription) ([]Subscription, error) {
 	reasons := map[string]error{}
 	var queues []string

@@ -19,8 +19,8 @@ const (
 	lockPoll   = 250 * time.Millisecond // between two polls of locked queues
 )
 
-// unusable remembers the queues that take no messages. Operations for them are refused before they fail a batch with
-// the operations of others.
+// unusable remembers the queues that take no messages. Operations for them are refused before they
+// fail a batch with the operations of others.
 type unusable struct {
 	known atomic.Int64 // entries of missing and locked; while it is 0, of takes no lock
 
@@ -95,8 +95,8 @@ func (u *unusable) suspect(queue string, class Class) {
 	u.add(queue, class)
 }
 
-// impede notes that rows for queue cannot be written for that reason, until a probe succeeds. It reports whether that is
-// new.
+// impede notes that rows for queue cannot be written for that reason, until a probe succeeds. It
+// reports whether that is new.
 func (u *unusable) impede(queue string, class Class, reason string) (isNew bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -121,7 +121,8 @@ func (u *unusable) diverts(queue string) bool {
 	return p != nil && p.obstacle != tableLocked
 }
 
-// impededBeside returns the queues other than queue to which rows cannot be written because of errors of class Impeded.
+// impededBeside returns the queues other than queue to which rows cannot be written because of
+// errors of class Impeded.
 func (u *unusable) impededBeside(queue string) (others []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -133,8 +134,8 @@ func (u *unusable) impededBeside(queue string) (others []string) {
 	return others
 }
 
-// failedJustNow returns the reason why a write for queue by itself would fail: another failed within the last second. A probe
-// is later.
+// failedJustNow returns the reason why a write for queue by itself would fail: another failed
+// within the last second. A probe is later.
 func (u *unusable) failedJustNow(queue string) error {
 	if u.known.Load() == 0 {
 		return nil
@@ -181,8 +182,8 @@ func (u *unusable) unlock(queue string) *postponed {
 	return p
 }
 
-// watched returns the queues whose tables are locked, and reports whether any queue takes no messages. Without any the
-// watcher has to end: the next one starts another.
+// watched returns the queues whose tables are locked, and reports whether any queue takes no
+// messages. Without any the watcher has to end: the next one starts another.
 func (u *unusable) watched() (locked []string, watching bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -197,8 +198,8 @@ func (u *unusable) watched() (locked []string, watching bool) {
 	return locked, u.watching
 }
 
-// probes returns a row for each queue that is due for a probe. It forgets queues that have had no probe for long, because
-// nothing is sent to them.
+// probes returns a row for each queue that is due for a probe. It forgets queues that have had no
+// probe for long, because nothing is sent to them.
 func (u *unusable) probes() (rows []waitingRow) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -227,8 +228,8 @@ func (u *unusable) warnings() (all []string) {
 	return all
 }
 
-// find remembers the missing or locked queues because of which a batch failed with err, and reports whether there are
-// any.
+// find remembers the missing or locked queues because of which a batch failed with err, and reports
+// whether there are any.
 func (c *Conn) find(ctx context.Context, err error, queues []string) (found bool) {
 	var unusable []bool
 	note := func(queue string) {
@@ -252,8 +253,8 @@ func (c *Conn) find(ctx context.Context, err error, queues []string) (found bool
 	return found
 }
 
-// without fails the rows for queues that take no messages, and returns the rest of units. It reports whether it has
-// failed any.
+// without fails the rows for queues that take no messages, and returns the rest of units. It
+// reports whether it has failed any.
 func (c *Conn) without(units []*Unit) (rest []*Unit, failed bool) {
 	reasons := map[string]error{}
 	for _, q := range destinations(units...) {
@@ -283,8 +284,9 @@ func (u *Unit) refuse(reasons map[string]error) {
 	}
 }
 
-// split returns the parts of u without a row for a queue for which is returns true, and the parts with such rows. A Send has
-// parts of both sorts, in the order of its rows. Another unit is one part.
+// split returns the parts of u without a row for a queue for which is returns true, and the parts
+// with such rows. A Send has parts of both sorts, in the order of its rows. Another unit is one
+// part.
 func (u *Unit) split(is func(queue string) bool) (without, with []*Unit) {
 	belongs := func(r Row) bool { return is(r.Queue) }
 	switch {

@@ -128,8 +128,9 @@ func (d *delivery) fill(ctx context.Context, w *work, ops []transport.Operation)
 	return d.conn.addRows(ctx, w, ops)
 }
 
-// blame returns a [*transport.DispatchError] for a unit that was refused: with the operations whose queues take no
-// messages, or with all when there are none. For a missing inbox it returns the error of that, and other errors unchanged.
+// blame returns a [*transport.DispatchError] for a unit that was refused: with the operations whose
+// queues take no messages, or with all when there are none. For a missing inbox it returns the
+// error of that, and other errors unchanged.
 func (c *Conn) blame(ctx context.Context, err error, u *Unit, total int) error {
 	class, rows := c.store.Classify(err), u.Rows
 	var failed []transport.OpError
@@ -265,8 +266,8 @@ func (c *Conn) complete(ctx context.Context, tx StoreTx, u *Unit) error {
 	return err
 }
 
-// conflict reports whether err, of a statement in tx or of its completion, is one after which the same transaction may
-// succeed.
+// conflict reports whether err, of a statement in tx or of its completion, is one after which the
+// same transaction may succeed.
 func (c *Conn) conflict(tx StoreTx, err error) bool {
 	if _, again := errors.AsType[*outdatedError](err); again {
 		return true
@@ -278,8 +279,9 @@ func (c *Conn) conflict(tx StoreTx, err error) bool {
 	return class == Conflict || class == Locked
 }
 
-// outdatedError is the error of a transaction that sent to a queue whose table is not as it was known to be: that of a
-// subscriber is gone, or one turned out to be foreign. The next transaction is prepared with the new knowledge.
+// outdatedError is the error of a transaction that sent to a queue whose table is not as it was
+// known to be: that of a subscriber is gone, or one turned out to be foreign. The next transaction
+// is prepared with the new knowledge.
 type outdatedError struct{ error }
 
 func (e *outdatedError) Unwrap() error { return e.error }

@@ -11,9 +11,11 @@ import (
 )
 
 const (
-	// postponedFor bounds the wait of a row for the end of a lock, where this process does not notice it.
+	// postponedFor bounds the wait of a row for the end of a lock, where this process does not
+	// notice it.
 	postponedFor = 30 * time.Second
-	// briefly is the wait of a row for a lock that has just ended, or that this process does not know.
+	// briefly is the wait of a row for a lock that has just ended, or that this process does not
+	// know.
 	briefly = 500 * time.Millisecond
 	// unnotedFor is the wait of a row that is not remembered, because too many are.
 	unnotedFor   = 5 * time.Second
@@ -53,7 +55,8 @@ type postponed struct {
 	n    int
 }
 
-// admits reports whether an operation for the queue is not refused. Of an impeded queue that operation is a probe.
+// admits reports whether an operation for the queue is not refused. Of an impeded queue that
+// operation is a probe.
 func (p *postponed) admits() bool {
 	now := time.Now()
 	if p.obstacle == impeded && !now.Before(p.probe) {
@@ -72,8 +75,8 @@ type waitingRow struct {
 	seq   int64
 }
 
-// next returns a row that is to be the next probe, and forgets it. A row is delivered some time after the call, so the next is
-// called after a pause.
+// next returns a row that is to be the next probe, and forgets it. A row is delivered some time
+// after the call, so the next is called after a pause.
 func (p *postponed) next() (row waitingRow, ok bool) {
 	now := time.Now()
 	if p.obstacle != impeded || now.Before(p.probe) || now.Sub(p.called) < detourWait {
@@ -90,8 +93,8 @@ func (p *postponed) next() (row waitingRow, ok bool) {
 	return waitingRow{}, false
 }
 
-// Postpone implements [transport.Postponer]: the row waits without a lease, and becomes visible when the lock on busy
-// ends.
+// Postpone implements [transport.Postponer]: the row waits without a lease, and becomes visible
+// when the lock on busy ends.
 func (d *delivery) Postpone(ctx context.Context, busy string) error {
 	busy = d.conn.ShortName(busy)
 	after := d.conn.unusable.postponement(busy)
@@ -117,7 +120,8 @@ func (u *unusable) postponement(queue string) time.Duration {
 	return postponedFor
 }
 
-// postpone notes that row seq of from waits for the end of the lock on queue. It reports whether there is a lock.
+// postpone notes that row seq of from waits for the end of the lock on queue. It reports whether
+// there is a lock.
 func (u *unusable) postpone(queue, from string, seq int64) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -153,7 +157,8 @@ func (c *Conn) refuses(queue, reason string) {
 	}
 }
 
-// watchQueues looks for the ends of locks and calls back rows as probes, until all queues take messages.
+// watchQueues looks for the ends of locks and calls back rows as probes, until all queues take
+// messages.
 func (c *Conn) watchQueues() {
 	for {
 		queues, watching := c.unusable.watched()
@@ -185,8 +190,8 @@ func (c *Conn) watchLocks(queues []string) {
 	}
 }
 
-// unlock ends the refusal of operations for queue, and returns the rows that wait for the queue. It returns nil if no
-// operation was refused.
+// unlock ends the refusal of operations for queue, and returns the rows that wait for the queue. It
+// returns nil if no operation was refused.
 func (c *Conn) unlock(queue string) *postponed {
 	p := c.unusable.unlock(queue)
 	if p == nil || p.obstacle == suspected {

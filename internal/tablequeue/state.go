@@ -79,8 +79,8 @@ func (t *stateTx) Remove(ctx context.Context, id transport.RecordID) error {
 	return t.set.Fail(err)
 }
 
-// end ends the use of records, and adds the changes to u. The error is one after which the transaction can only be rolled
-// back.
+// end ends the use of records, and adds the changes to u. The error is one after which the
+// transaction can only be rolled back.
 func (t *stateTx) end(u *Unit) error {
 	t.over = true
 	u.Records = t.set.Changes()

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Store is a SQL dialect: it keeps queues as tables and executes the engine's statements. Its methods are safe for
-// concurrent use, and none is called after Close.
+// Store is a SQL dialect: it keeps queues as tables and executes the engine's statements. Its
+// methods are safe for concurrent use, and none is called after Close.
 //
 // The rows of a queue have the columns
 //
@@ -25,19 +25,19 @@ import (
 //	lease_owner     the owner of that claim, or null
 //	last_error      the reason of the last retry, or null
 //
-// and an index on (visible_at, seq). All but headers have defaults, so that other programs can insert with plain SQL. A
-// queue with timers also has
+// and an index on (visible_at, seq). All but headers have defaults, so that other programs can
+// insert with plain SQL. A queue with timers also has
 //
 //	name            the hash of the message's name, or null
 //
-// and a unique index on it.
-// Every "now" below is the database's clock, never this process's; durations are exact to the microsecond where the
-// database can store that.
+// and a unique index on it. Every "now" below is the database's clock, never this process's;
+// durations are exact to the microsecond where the database can store that.
 //
-// Queues are given by their short names where the store is a [transport.Addresser]; without it a queue has one name.
+// Queues are given by their short names where the store is a [transport.Addresser]; without it a
+// queue has one name.
 //
-// Errors have the dialect's name and the attempted operation. One about a missing table wraps [transport.ErrNoQueue].
-// Classify classifies them.
+// Errors have the dialect's name and the attempted operation. One about a missing table wraps
+// [transport.ErrNoQueue]. Classify classifies them.
 type Store interface {
 	Queues
 	Browsing
@@ -46,69 +46,77 @@ type Store interface {
 	Transactions
 	Inboxes
 
-	// Classify returns the class of an error of Claim, Flush, Renew, Take or Complete, also of a wrapped one. An error
-	// that is not of the store is Failed. It is never called with nil.
+	// Classify returns the class of an error of Claim, Flush, Renew, Take or Complete, also of a
+	// wrapped one. An error that is not of the store is Failed. It is never called with nil.
 	Classify(err error) Class
 
-	// Close closes the connections, and rolls open transactions back. The engine calls it once, after all other calls.
+	// Close closes the connections, and rolls open transactions back. The engine calls it once,
+	// after all other calls.
 	Close() error
 }
 
 // Queues is the part of a [Store] that messages go through.
 type Queues interface {
-	// Check returns a [*transport.NameError] for an impossible queue name. It does no I/O. It is called for every operation, and so is
-	// cheap for a known name.
+	// Check returns a [*transport.NameError] for an impossible queue name. It does no I/O. It is
+	// called for every operation, and so is cheap for a known name.
 	Check(queue string) error
 
-	// Claim leases up to c.Limit visible rows, the longest visible first, in one statement, and appends them to into in
-	// any order. It increments delivery_count, and sets visible_at to now + c.For, lease_id to c.Lease and lease_owner to
-	// c.Owner. It skips rows that another claim has locked. It never filters by count.
+	// Claim leases up to c.Limit visible rows, the longest visible first, in one statement, and
+	// appends them to into in any order. It increments delivery_count, and sets visible_at to now +
+	// c.For, lease_id to c.Lease and lease_owner to c.Owner. It skips rows that another claim has
+	// locked. It never filters by count.
 	//
-	// It claims expired rows like others, with Expired set (their headers and body may be left out): the engine removes
-	// them.
+	// It claims expired rows like others, with Expired set (their headers and body may be left
+	// out): the engine removes them.
 	//
-	// When there is no visible row, next is the time until the first one becomes visible (leases count), or 0 when the
-	// table is empty.
+	// When there is no visible row, next is the time until the first one becomes visible (leases
+	// count), or 0 when the table is empty.
 	Claim(ctx context.Context, c Claim, into []Claimed) (rows []Claimed, next time.Duration, err error)
 
-	// Flush executes units in one transaction, and in as few statements as the dialect can. It skips a unit whose lease is
-	// no longer the row's: it inserts none of the unit's Rows, and sets Lost; that is no error. On an error no unit is
-	// executed, unless the error is Unknown. Flush sets the Seq of rows with WantSeq.
+	// Flush executes units in one transaction, and in as few statements as the dialect can. It
+	// skips a unit whose lease is no longer the row's: it inserts none of the unit's Rows, and sets
+	// Lost; that is no error. On an error no unit is executed, unless the error is Unknown. Flush
+	// sets the Seq of rows with WantSeq.
 	//
-	// The rows of a unit for one queue are inserted in their order. The store keeps no reference to the units.
+	// The rows of a unit for one queue are inserted in their order. The store keeps no reference to
+	// the units.
 	Flush(ctx context.Context, units []*Unit) error
 
-	// InsertIn inserts rows in tx, a transaction of the same database that its caller has begun and ends: all, or on an
-	// error none. After an error tx can be used, unless its connection is lost or the database has ended it; that it does
-	// not where a row is Published, or for a queue that no InsertIn of the store has inserted rows into. Receivers, also of
-	// this process, are notified soon after tx has committed. Any other tx is an error that names the type it wants, also
-	// without rows.
+	// InsertIn inserts rows in tx, a transaction of the same database that its caller has begun and
+	// ends: all, or on an error none. After an error tx can be used, unless its connection is lost
+	// or the database has ended it; that it does not where a row is Published, or for a queue that
+	// no InsertIn of the store has inserted rows into. Receivers, also of this process, are
+	// notified soon after tx has committed. Any other tx is an error that names the type it wants,
+	// also without rows.
 	InsertIn(ctx context.Context, tx any, rows []Row) error
 
-	// Renew makes the leases of queue end at now + d, also those that have run out while no other claim has taken the row.
-	// lost has an entry per lease: true where the lease is no longer the row's.
+	// Renew makes the leases of queue end at now + d, also those that have run out while no other
+	// claim has taken the row. lost has an entry per lease: true where the lease is no longer the
+	// row's.
 	Renew(ctx context.Context, queue string, leases []Lease, d time.Duration) (lost []bool, err error)
 
-	// Abandon makes the rows of queue that owner has leased visible now, and keeps their counts. No lease lasts longer
-	// than d, so that only rows visible until now + d have to be read.
+	// Abandon makes the rows of queue that owner has leased visible now, and keeps their counts. No
+	// lease lasts longer than d, so that only rows visible until now + d have to be read.
 	Abandon(ctx context.Context, queue, owner string, d time.Duration) error
 
 	// Cancel deletes the row if it has never been claimed, and reports whether it did.
 	Cancel(ctx context.Context, queue string, seq int64) (bool, error)
 }
 
-// Browsing is the part of a [Store] with which tools list rows and remove them, also those of foreign tables.
+// Browsing is the part of a [Store] with which tools list rows and remove them, also those of
+// foreign tables.
 type Browsing interface {
 	// Last is the highest seq in queue, 0 when it is empty.
 	Last(ctx context.Context, queue string) (int64, error)
 	// Browse reads the rows of a page by seq, leased and delayed ones too, but none that
 	// have expired. It may end the page where the bodies so far are larger than [MaxPage].
 	Browse(ctx context.Context, p Page) ([]Claimed, error)
-	// Purge deletes the visible rows of queue, in as few statements as the database allows, and returns their number.
+	// Purge deletes the visible rows of queue, in as few statements as the database allows, and
+	// returns their number.
 	Purge(ctx context.Context, queue string) (int64, error)
-	// Take executes u, whose Verb is Delete and whose RowID is that of the row, on a row that is not leased. It sets Lost
-	// when the row is not visible. The number of u's lease is unique, so that a store can lease the row in the same
-	// transaction.
+	// Take executes u, whose Verb is Delete and whose RowID is that of the row, on a row that is
+	// not leased. It sets Lost when the row is not visible. The number of u's lease is unique, so
+	// that a store can lease the row in the same transaction.
 	Take(ctx context.Context, u *Unit) error
 }
 
@@ -121,30 +129,36 @@ type Page struct {
 
 // Topology is the part of a [Store] that creates, inspects and removes tables.
 type Topology interface {
-	// Exists fails with [transport.ErrNoQueue] when there is no such queue, and with an [*UnfitError] when a table of
-	// that name is not a queue of this version, such as a foreign one.
+	// Exists fails with [transport.ErrNoQueue] when there is no such queue, and with an
+	// [*UnfitError] when a table of that name is not a queue of this version, such as a foreign
+	// one.
 	Exists(ctx context.Context, queue string) error
-	// Missing reports, for each of queues, whether there is no table to send to. Check has passed them.
+	// Missing reports, for each of queues, whether there is no table to send to. Check has passed
+	// them.
 	Missing(ctx context.Context, queues []string) ([]bool, error)
-	// Install creates the missing queues and the table of subscriptions, and does not change those that exist. Several
-	// processes may install at once.
+	// Install creates the missing queues and the table of subscriptions, and does not change those
+	// that exist. Several processes may install at once.
 	Install(ctx context.Context, plan transport.Plan) error
-	// Remove deletes the queues, their messages and their subscriptions: all, or on an error none. A queue that does not
-	// exist is no error; a table that is not a queue of the engine is an [*UnfitError]. Check has passed the names.
+	// Remove deletes the queues, their messages and their subscriptions: all, or on an error none.
+	// A queue that does not exist is no error; a table that is not a queue of the engine is an
+	// [*UnfitError]. Check has passed the names.
 	Remove(ctx context.Context, queues []string) error
 	// List returns the names of the queues.
 	List(ctx context.Context) ([]string, error)
-	// Inspect returns what [transport.Inspector] does of one queue. Rows that have expired do not count.
+	// Inspect returns what [transport.Inspector] does of one queue. Rows that have expired do not
+	// count.
 	Inspect(ctx context.Context, queue string) (transport.QueueStats, error)
 }
 
-// ErrNotInstalled is wrapped by the errors of [Subscriptions] where the table of subscriptions does not exist.
+// ErrNotInstalled is wrapped by the errors of [Subscriptions] where the table of subscriptions does
+// not exist.
 var ErrNotInstalled = errors.New("the table of subscriptions is missing: run the installer")
 
 // UnfitError says why a table that exists is not a queue that this version can receive from.
 type UnfitError struct {
 	Reason string
-	// Foreign reports whether the table is one of NServiceBus: messages can be sent to it, browsed and taken.
+	// Foreign reports whether the table is one of NServiceBus: messages can be sent to it, browsed
+	// and taken.
 	Foreign bool
 }
 
@@ -155,8 +169,8 @@ type Subscriptions interface {
 	// Subscribe and Unsubscribe are those of [transport.Subscriber].
 	Subscribe(ctx context.Context, queue string, types []string) error
 	Unsubscribe(ctx context.Context, queue string, types []string) error
-	// Subscriptions returns all of them, some perhaps several times. It fails with [ErrNotInstalled] where the table is
-	// missing.
+	// Subscriptions returns all of them, some perhaps several times. It fails with
+	// [ErrNotInstalled] where the table is missing.
 	Subscriptions(ctx context.Context) ([]Subscription, error)
 }
 
@@ -170,8 +184,8 @@ type Claim struct {
 	Lease int64         // the new lease_id: random, never 0
 	For   time.Duration // of the lease
 	Owner string        // of the claim
-	// MaxBytes bounds the headers and bodies of the rows together. The first row is claimed whatever its size. 0 is no
-	// bound.
+	// MaxBytes bounds the headers and bodies of the rows together. The first row is claimed
+	// whatever its size. 0 is no bound.
 	MaxBytes int64
 }
 
@@ -203,8 +217,8 @@ const (
 	Retry
 	// Release makes the row visible at now + After, decrements delivery_count, and ends the lease.
 	Release
-	// Record settles no row: the unit has Rows and perhaps a Key, and Queue and Lease are not used. Unlike those of Send,
-	// all rows are inserted or none.
+	// Record settles no row: the unit has Rows and perhaps a Key, and Queue and Lease are not used.
+	// Unlike those of Send, all rows are inserted or none.
 	Record
 )
 
@@ -231,8 +245,9 @@ type Unit struct {
 
 	// Lost is set by Flush when the lease was no longer the row's, and the unit was not executed.
 	Lost bool
-	// Handled is set by Flush when Key had been recorded before, and the unit was not executed. Of two units of a Flush
-	// with one id, at most one is executed. Flush waits for a transaction that is recording the id.
+	// Handled is set by Flush when Key had been recorded before, and the unit was not executed. Of
+	// two units of a Flush with one id, at most one is executed. Flush waits for a transaction that
+	// is recording the id.
 	Handled bool
 
 	of *work // whose unit this is, or a part of
@@ -252,11 +267,13 @@ type Row struct {
 	// Op is the index of the operation that this row is of. The store ignores it.
 	Op int
 
-	// Name is the hash of the operation's name, in a queue with timers: the row replaces the one that has this name, also a
-	// leased one, whose lease ends. Zero: none. No two rows of a unit for one queue have the same name. Stores insert named
-	// rows in the order of their names, so that no two transactions wait for each other.
+	// Name is the hash of the operation's name, in a queue with timers: the row replaces the one
+	// that has this name, also a leased one, whose lease ends. Zero: none. No two rows of a unit
+	// for one queue have the same name. Stores insert named rows in the order of their names, so
+	// that no two transactions wait for each other.
 	Name [16]byte
-	// Removes, of a named row, reports whether the row is not inserted: the one that it would replace is removed.
+	// Removes, of a named row, reports whether the row is not inserted: the one that it would
+	// replace is removed.
 	Removes bool
 
 	// Published reports whether the row is a copy for a subscriber, whose queue may be gone.
@@ -265,9 +282,10 @@ type Row struct {
 	WantSeq bool
 	Seq     int64
 
-	// Lease, of a row of Record, is the number of the lease with which the row is inserted, as one that was claimed once:
-	// it becomes visible at now + LeaseFor of the unit. No other row has this number. Flush and Complete then set Seq. 0:
-	// the row is not leased, as always in a store that is opened without LeasedInserts.
+	// Lease, of a row of Record, is the number of the lease with which the row is inserted, as one
+	// that was claimed once: it becomes visible at now + LeaseFor of the unit. No other row has
+	// this number. Flush and Complete then set Seq. 0: the row is not leased, as always in a store
+	// that is opened without LeasedInserts.
 	Lease int64
 }
 
@@ -281,28 +299,31 @@ func (r *Row) Timed() bool { return r.After > 0 || r.TTL > 0 || !r.At.IsZero() }
 type Class int8
 
 const (
-	// Failed means that the batch was not executed, for another reason than those below. All its units fail.
+	// Failed means that the batch was not executed, for another reason than those below. All its
+	// units fail.
 	Failed Class = iota
-	// Unavailable means that the database is not reached, or does not write at the moment. The batch was not executed, and
-	// all its units fail.
+	// Unavailable means that the database is not reached, or does not write at the moment. The
+	// batch was not executed, and all its units fail.
 	Unavailable
-	// Refused means that the database refuses a part of the batch, such as a row for a table that does not exist. The
-	// batch was not executed; its other units may succeed without that part.
+	// Refused means that the database refuses a part of the batch, such as a row for a table that
+	// does not exist. The batch was not executed; its other units may succeed without that part.
 	Refused
-	// Conflict means a deadlock or the like. The batch was not executed, and may succeed when it is repeated.
+	// Conflict means a deadlock or the like. The batch was not executed, and may succeed when it is
+	// repeated.
 	Conflict
 	// Locked means that a lock was not available in time. The batch was not executed.
 	Locked
-	// Impeded means that the database cannot execute a part of the batch at the moment, as when the disk of one tablespace
-	// is full. The batch was not executed; its other units may succeed without that part.
+	// Impeded means that the database cannot execute a part of the batch at the moment, as when the
+	// disk of one tablespace is full. The batch was not executed; its other units may succeed
+	// without that part.
 	Impeded
-	// Unknown means that the connection broke, or ctx ended, after the statement was sent: the batch may have been
-	// executed.
+	// Unknown means that the connection broke, or ctx ended, after the statement was sent: the
+	// batch may have been executed.
 	Unknown
 )
 
-// StatementError is an error of Flush because of one statement, for errors of the classes [Locked] and [Impeded]. Without
-// it the engine finds the cause by writing halves of the batch.
+// StatementError is an error of Flush because of one statement, for errors of the classes [Locked]
+// and [Impeded]. Without it the engine finds the cause by writing halves of the batch.
 type StatementError struct {
 	Units []*Unit // that the statement writes
 	Queue string  // of a statement that only inserts: its table's queue, to which other units of the batch may send too
@@ -317,80 +338,87 @@ func (e *StatementError) Unwrap() error { return e.Err }
 // caused: they were inserted, and what the handler has written cannot be committed.
 var ErrWrites = errors.New("the handler's writes could not be committed")
 
-// FaultFinder is implemented by a [Store] that can find out which of several destinations is the cause of an error. Without
-// it the cause stays unknown, and only the units of the batch fail.
+// FaultFinder is implemented by a [Store] that can find out which of several destinations is the
+// cause of an error. Without it the cause stays unknown, and only the units of the batch fail.
 type FaultFinder interface {
-	// FailingQueue inserts the rows of units in a transaction that is rolled back, and returns the queue at whose rows that
-	// fails, or "".
+	// FailingQueue inserts the rows of units in a transaction that is rolled back, and returns the
+	// queue at whose rows that fails, or "".
 	FailingQueue(ctx context.Context, units []*Unit) string
 }
 
-// Orphaner is implemented by a [Store] whose answer to a claim may get lost, so that rows are leased without a
-// delivery. Without it they become visible when the lease runs out.
+// Orphaner is implemented by a [Store] whose answer to a claim may get lost, so that rows are
+// leased without a delivery. Without it they become visible when the lease runs out.
 type Orphaner interface {
-	// AbandonClaims makes the rows of queue with any of the lease numbers visible now, and keeps their counts. As with
-	// Abandon, no lease lasts longer than d.
+	// AbandonClaims makes the rows of queue with any of the lease numbers visible now, and keeps
+	// their counts. As with Abandon, no lease lasts longer than d.
 	AbandonClaims(ctx context.Context, queue string, leases []int64, d time.Duration) error
 }
 
-// Hastener is implemented by a [Store] that can make rows visible before they are due. Without it deferred messages are
-// delivered when they are due.
+// Hastener is implemented by a [Store] that can make rows visible before they are due. Without it
+// deferred messages are delivered when they are due.
 type Hastener interface {
-	// Hasten makes those of the rows of queue that are not leased visible at once, before all others.
+	// Hasten makes those of the rows of queue that are not leased visible at once, before all
+	// others.
 	Hasten(ctx context.Context, queue string, seqs []int64) error
 }
 
-// Locks is implemented by a [Store] in which one table can be locked, as by maintenance, while others are used. Its
-// Flush waits for a lock for a short time, and then fails with a Locked error.
+// Locks is implemented by a [Store] in which one table can be locked, as by maintenance, while
+// others are used. Its Flush waits for a lock for a short time, and then fails with a Locked error.
 type Locks interface {
 	// FlushWaiting is Flush, but waits for a lock for a second.
 	FlushWaiting(ctx context.Context, units []*Unit) error
-	// Locked reports, for each of queues, whether another transaction keeps rows from being inserted.
+	// Locked reports, for each of queues, whether another transaction keeps rows from being
+	// inserted.
 	Locked(ctx context.Context, queues []string) ([]bool, error)
 
 	Hastener
 }
 
-// Transactions is the part of a [Store] with transactions in which users write, and a delivery is completed or a key is
-// recorded.
+// Transactions is the part of a [Store] with transactions in which users write, and a delivery is
+// completed or a key is recorded.
 type Transactions interface {
 	// Begin returns a transaction, which outlasts ctx. The dialect decides when it opens.
 	Begin(ctx context.Context) (StoreTx, error)
 }
 
-// StoreTx is a transaction of a dialect. It is used by one goroutine at a time. [Inner] returns it for the
-// [transport.Tx] of a delivery.
+// StoreTx is a transaction of a dialect. It is used by one goroutine at a time. [Inner] returns it
+// for the [transport.Tx] of a delivery.
 type StoreTx interface {
-	// Complete executes u, whose Verb is Delete or Record, and commits. When u's lease is lost it sets u.Lost, or when u's
-	// key had been recorded u.Handled, rolls back and returns nil. Afterwards the transaction is over, also after an error.
+	// Complete executes u, whose Verb is Delete or Record, and commits. When u's lease is lost it
+	// sets u.Lost, or when u's key had been recorded u.Handled, rolls back and returns nil.
+	// Afterwards the transaction is over, also after an error.
 	Complete(ctx context.Context, u *Unit) error
-	// Rollback undoes the transaction. Called again, or after Complete or the store's Close, it does nothing.
+	// Rollback undoes the transaction. Called again, or after Complete or the store's Close, it
+	// does nothing.
 	Rollback(ctx context.Context) error
 }
 
-// Breakable is implemented by a [StoreTx] whose connection may break. Without it an error of a statement then fails the
-// message.
+// Breakable is implemented by a [StoreTx] whose connection may break. Without it an error of a
+// statement then fails the message.
 type Breakable interface {
-	// Broken reports whether the connection broke before the transaction was to be completed, so that nothing was written.
+	// Broken reports whether the connection broke before the transaction was to be completed, so
+	// that nothing was written.
 	Broken() bool
 }
 
-// Locker is implemented by a [StoreTx] that may lock the row which it completes: where the transaction keeps a
-// snapshot, a renewal of the lease would be a conflict. Without it leases are always renewed.
+// Locker is implemented by a [StoreTx] that may lock the row which it completes: where the
+// transaction keeps a snapshot, a renewal of the lease would be a conflict. Without it leases are
+// always renewed.
 type Locker interface {
-	// Completes is called once, before the transaction is used, with the row that it completes. The store calls hold
-	// before it locks the row. hold waits for a renewal in progress; after it the lease is not renewed until the
-	// transaction is over.
+	// Completes is called once, before the transaction is used, with the row that it completes. The
+	// store calls hold before it locks the row. hold waits for a renewal in progress; after it the
+	// lease is not renewed until the transaction is over.
 	Completes(queue string, l Lease, hold func())
 }
 
-// Waker is implemented by a [Store] that can notify other processes of new rows. Without it they poll.
+// Waker is implemented by a [Store] that can notify other processes of new rows. Without it they
+// poll.
 type Waker interface {
-	// Listen calls wake with the queue, which may be "", of each notification of another process, until ctx ends or the
-	// connection breaks. The engine then calls it again after a pause. Listen calls ready once, when notifications begin
-	// to arrive.
+	// Listen calls wake with the queue, which may be "", of each notification of another process,
+	// until ctx ends or the connection breaks. The engine then calls it again after a pause. Listen
+	// calls ready once, when notifications begin to arrive.
 	Listen(ctx context.Context, ready func(), wake func(queue string)) error
-	// Notify notifies other processes of new rows in queues. One goroutine calls it, outside of transactions, at most
-	// every 50 ms.
+	// Notify notifies other processes of new rows in queues. One goroutine calls it, outside of
+	// transactions, at most every 50 ms.
 	Notify(ctx context.Context, queues []string) error
 }

@@ -39,21 +39,23 @@ func (c *Conn) Inspect(ctx context.Context, queues ...string) ([]transport.Queue
 	})
 }
 
-// Subscribe implements [transport.Subscriber]. This Conn publishes to the new subscriber at once, and others when
-// they are notified, or after a second.
+// Subscribe implements [transport.Subscriber]. This Conn publishes to the new subscriber at once,
+// and others when they are notified, or after a second.
 func (c *Conn) Subscribe(ctx context.Context, queue string, types []string) error {
 	defer c.unusable.found()
 	queue = c.ShortName(queue)
 	return c.subscribe(ctx, func(ctx context.Context) error { return c.store.Subscribe(ctx, queue, types) }, queue)
 }
 
-// Unsubscribe implements [transport.Subscriber]. Messages that other processes publish may arrive for a second more.
+// Unsubscribe implements [transport.Subscriber]. Messages that other processes publish may arrive
+// for a second more.
 func (c *Conn) Unsubscribe(ctx context.Context, queue string, types []string) error {
 	queue = c.ShortName(queue)
 	return c.subscribe(ctx, func(ctx context.Context) error { return c.store.Unsubscribe(ctx, queue, types) }, queue)
 }
 
-// Remove implements [transport.Remover]: a queue is deleted with its subscriptions and its queue of forwards.
+// Remove implements [transport.Remover]: a queue is deleted with its subscriptions and its queue of
+// forwards.
 func (c *Conn) Remove(ctx context.Context, queues ...string) error {
 	queues = c.shortNames(queues)
 	return c.subscribe(ctx, func(ctx context.Context) error {
@@ -75,7 +77,8 @@ func (c *Conn) subscribe(ctx context.Context, change func(context.Context) error
 	return err
 }
 
-// subscriptions reads the subscriptions for a publish. When it fails, no message of the publish was sent.
+// subscriptions reads the subscriptions for a publish. When it fails, no message of the publish was
+// sent.
 func (c *Conn) subscriptions(ctx context.Context) ([]Subscription, error) {
 	all, err := ask(ctx, c, nil, func(ctx context.Context) ([]Subscription, error) {
 		all, err := c.store.Subscriptions(ctx)
@@ -90,8 +93,8 @@ func (c *Conn) subscriptions(ctx context.Context) ([]Subscription, error) {
 	return all, nil
 }
 
-// unreachable returns err, of a call that has written no message, with [transport.ErrUnreachable] where the call may
-// succeed later.
+// unreachable returns err, of a call that has written no message, with [transport.ErrUnreachable]
+// where the call may succeed later.
 func (c *Conn) unreachable(err error) error {
 	switch c.store.Classify(err) {
 	case Unavailable, Impeded, Unknown, Locked:

@@ -21,12 +21,14 @@ const (
 	SweepPause = 45 * time.Second
 )
 
-// Sweeper is implemented by a [Store] that can remove expired rows from queues without a receiver. Without it an
-// expired row is removed only when it is claimed.
+// Sweeper is implemented by a [Store] that can remove expired rows from queues without a receiver.
+// Without it an expired row is removed only when it is claimed.
 type Sweeper interface {
-	// DueForSweep returns the queues that no process has swept for [SweepPause], each to one process, which sweeps it.
+	// DueForSweep returns the queues that no process has swept for [SweepPause], each to one
+	// process, which sweeps it.
 	DueForSweep(ctx context.Context) ([]string, error)
-	// SweepSome removes up to [MaxSwept] expired rows of queue that are not leased, and returns their number.
+	// SweepSome removes up to [MaxSwept] expired rows of queue that are not leased, and returns
+	// their number.
 	SweepSome(ctx context.Context, queue string) (int64, error)
 }
 
@@ -36,7 +38,8 @@ type Warner interface {
 	Warnings(ctx context.Context, queues []string) ([]string, error)
 }
 
-// Warnings implements [transport.Warner]: the warnings are those of the last sweep, and about queues that take no messages.
+// Warnings implements [transport.Warner]: the warnings are those of the last sweep, and about
+// queues that take no messages.
 func (c *Conn) Warnings() []string {
 	all := c.unusable.warnings()
 	if swept := c.warnings.Load(); swept != nil {
@@ -83,8 +86,8 @@ func Sweep(ctx context.Context, store Sweeper) error {
 	return errors.Join(errs...)
 }
 
-// sweep sweeps, unless store is nil, and looks for failures until the Conn is closed. It repeats a sweep that fails after
-// the usual pause.
+// sweep sweeps, unless store is nil, and looks for failures until the Conn is closed. It repeats a
+// sweep that fails after the usual pause.
 func (c *Conn) sweep(store Sweeper) {
 	for backoff.Sleep(c.life, sweepEvery) == nil {
 		ctx, cancel := context.WithTimeout(c.life, sweepEvery)

@@ -45,7 +45,8 @@ func TestASweepGoesOnAfterAnError(t *testing.T) {
 	}
 }
 
-// listing is a store whose list of queues has names, and ends with err. Queues without a table are gone.
+// listing is a store whose list of queues has names, and ends with err. Queues without a table are
+// gone.
 type listing struct {
 	*fake
 	names []string

@@ -74,10 +74,11 @@ func (c *Conn) verifyRecords(ctx context.Context) (found []transport.Finding, er
 	return nil, err
 }
 
-// Examiner is implemented by a [Store] whose tables may differ from those that the installer creates, and yet can be
-// used. Without it [Topology].Exists decides.
+// Examiner is implemented by a [Store] whose tables may differ from those that the installer
+// creates, and yet can be used. Without it [Topology].Exists decides.
 type Examiner interface {
-	// Examine returns remarks about the table of a queue, which exists and is one of this version or a foreign one.
+	// Examine returns remarks about the table of a queue, which exists and is one of this version
+	// or a foreign one.
 	Examine(ctx context.Context, q transport.Queue) ([]Remark, error)
 }
 

@@ -1,5 +1,6 @@
-// Package timer has the names of timers: messages with a delay that are replaced and cancelled by name. The stored name
-// contains the owner of the timer, so that those of two owners never are the same.
+// Package timer has the names of timers: messages with a delay that are replaced and cancelled by
+// name. The stored name contains the owner of the timer, so that those of two owners never are the
+// same.
 package timer
 
 import (
@@ -13,8 +14,8 @@ import (
 // MaxName is the longest name and the longest key of an owner, in bytes.
 const MaxName = 500
 
-// Name is the name of a timer with its owner. The zero Kind and Key are those of the application, whose handlers and
-// senders use [endpoint.TimerName].
+// Name is the name of a timer with its owner. The zero Kind and Key are those of the application,
+// whose handlers and senders use [endpoint.TimerName].
 //
 // [endpoint.TimerName]: https://pkg.go.dev/github.com/holdfast-go/holdfast/endpoint#TimerName
 type Name struct {

@@ -16,7 +16,8 @@ import (
 
 var errOnce = errors.New("once")
 
-// BenchmarkDo runs a function that fails once and then succeeds, under a policy with retries and a time-out.
+// BenchmarkDo runs a function that fails once and then succeeds, under a policy with retries and a
+// time-out.
 func BenchmarkDo(b *testing.B) {
 	policy := resilience.Policy{Name: "p", Timeout: time.Minute, Retry: resilience.Retry{Delay: resilience.None}}
 	c, err := resilience.NewCatalog(policy)

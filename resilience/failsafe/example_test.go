@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/resilience/failsafe"
 )
 
-// A circuit breaker of failsafe-go goes around the call, inside of the function that is retried. Every call to the
-// service shares it. While it is open, the attempts fail without a call.
+// A circuit breaker of failsafe-go goes around the call, inside of the function that is retried.
+// Every call to the service shares it. While it is open, the attempts fail without a call.
 func ExampleNewRunner_circuitBreaker() {
 	catalog, err := resilience.NewCatalog(resilience.Policy{
 		Name: "prices", Timeout: time.Second, Retry: resilience.Retry{Max: 3, Delay: resilience.None},

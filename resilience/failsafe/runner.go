@@ -1,6 +1,7 @@
-// Package failsafe runs the policies of package resilience on failsafe-go. It behaves as the plain runner of package
-// resilience does, and passes the same suite. It is for programs that use failsafe-go already: its circuit breakers, rate
-// limiters and bulkheads go around the call, inside of the function that the runner retries.
+// Package failsafe runs the policies of package resilience on failsafe-go. It behaves as the plain
+// runner of package resilience does, and passes the same suite. It is for programs that use
+// failsafe-go already: its circuit breakers, rate limiters and bulkheads go around the call, inside
+// of the function that the runner retries.
 package failsafe
 
 import (
@@ -24,8 +25,9 @@ type runner struct {
 }
 
 // Run implements [resilience.Runner]. failsafe-go repeats the attempts and waits between them; an
-// [resilience.Execution] makes them and decides. So the time limit is that of a context with a deadline, a success
-// counts although the context has ended, and no jitter exceeds the longest delay: failsafe-go does these otherwise.
+// [resilience.Execution] makes them and decides. So the time limit is that of a context with a
+// deadline, a success counts although the context has ended, and no jitter exceeds the longest
+// delay: failsafe-go does these otherwise.
 func (r *runner) Run(ctx context.Context, policy string, fn func(context.Context) error) (err error) {
 	x, err := resilience.Begin(ctx, r.catalog, policy, fn, r.observers...)
 	if err != nil {

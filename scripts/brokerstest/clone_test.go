@@ -1,4 +1,5 @@
-// Package brokerstest tests scripts/brokers.sh on a bad machine: beside other clones, interrupted, without network.
+// Package brokerstest tests scripts/brokers.sh on a bad machine: beside other clones, interrupted,
+// without network.
 package brokerstest
 
 import (
@@ -25,9 +26,9 @@ import (
 // limit bounds hangs only.
 const limit = 10 * time.Minute
 
-// clone is a copy of the scripts with a state folder of its own. Its PATH has all programs of this machine, but for the
-// stand-ins of its folder bin: the package installers and docker, which fail and record their calls, and a go that
-// copies the probe.
+// clone is a copy of the scripts with a state folder of its own. Its PATH has all programs of this
+// machine, but for the stand-ins of its folder bin: the package installers and docker, which fail
+// and record their calls, and a go that copies the probe.
 type clone struct {
 	t   *testing.T
 	dir string
@@ -171,7 +172,8 @@ func exports(said string) map[string]string {
 	return found
 }
 
-// interrupt sends a signal to an up when it has said a line: to the whole group, as the keyboard does, or to it alone.
+// interrupt sends a signal to an up when it has said a line: to the whole group, as the keyboard
+// does, or to it alone.
 func (c *clone) interrupt(line string, signal syscall.Signal, group bool) {
 	c.t.Helper()
 	cmd := c.command("up")

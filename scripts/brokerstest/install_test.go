@@ -24,8 +24,8 @@ func without(t *testing.T) *clone {
 	return c
 }
 
-// Root installs what is missing by one call, up says how long the installation took, and what is wrong with a server that
-// ends.
+// Root installs what is missing by one call, up says how long the installation took, and what is
+// wrong with a server that ends.
 func TestChaosMissingServerIsInstalled(t *testing.T) {
 	brokertest.Fault(t)
 	t.Parallel()
@@ -78,8 +78,8 @@ func TestChaosOrdinaryUserWithoutSudo(t *testing.T) {
 	}
 }
 
-// Where nothing can be installed, docker runs the brokers: each clone has containers and ports of its own, and down removes
-// those containers.
+// Where nothing can be installed, docker runs the brokers: each clone has containers and ports of
+// its own, and down removes those containers.
 func TestChaosContainersOfAClone(t *testing.T) {
 	brokertest.Fault(t)
 	t.Parallel()

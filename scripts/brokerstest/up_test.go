@@ -24,8 +24,9 @@ const (
 	postgres = "HOLDFAST_TEST_POSTGRES"
 )
 
-// Two clones have brokers of their own at the same time. Two runs of up in one clone start them once, up after an
-// interrupted up works, and down leaves the brokers of other clones alone. Nothing is installed if all is there.
+// Two clones have brokers of their own at the same time. Two runs of up in one clone start them
+// once, up after an interrupted up works, and down leaves the brokers of other clones alone.
+// Nothing is installed if all is there.
 func TestChaosClonesHaveBrokersOfTheirOwn(t *testing.T) {
 	brokertest.Fault(t)
 	t.Parallel()
@@ -68,7 +69,8 @@ func TestChaosClonesHaveBrokersOfTheirOwn(t *testing.T) {
 	}
 }
 
-// usesTheUsers checks that a clone uses brokers that it did not start, on the usual port or by name, and stops neither.
+// usesTheUsers checks that a clone uses brokers that it did not start, on the usual port or by
+// name, and stops neither.
 func usesTheUsers(t *testing.T, users map[string]string) {
 	c := newClone(t)
 	c.set("HOLDFAST_AMQP_PORT="+port(t, users[rabbit]), control+"="+users[control], postgres+"="+users[postgres])
@@ -80,8 +82,8 @@ func usesTheUsers(t *testing.T, users map[string]string) {
 	must(t, uses(users))
 }
 
-// leavesTheUsers checks that up says why a broker on the usual port is of no use: a RabbitMQ without the right to create
-// virtual hosts, a PostgreSQL with an unknown password.
+// leavesTheUsers checks that up says why a broker on the usual port is of no use: a RabbitMQ
+// without the right to create virtual hosts, a PostgreSQL with an unknown password.
 func leavesTheUsers(t *testing.T, users map[string]string) {
 	c := newClone(t)
 	c.set("HOLDFAST_AMQP_PORT="+port(t, users[rabbit]), control+"=false", "HOLDFAST_POSTGRES_PORT="+port(t, users[postgres]))

@@ -59,8 +59,8 @@ func TestFigures(t *testing.T) {
 	}
 	for _, want := range []string{
 		"endpoint methods of T 4\n", "endpoint files of T 4\n", "endpoint files of U 1\n", "endpoint files 4\n",
-		// Three references from a to b, three from b to a, one from b to c, and one from c to a are in
-		// the circle. One from d to a is not.
+		// Three references from a to b, three from b to a, one from b to c, and one from c to a are
+		// in the circle. One from d to a is not.
 		"endpoint percent of references in circles of files 88.9\n",
 		"endpoint pronouns in 100 words 39.6\n",
 		"endpoint percent of long lines 7.4\n",

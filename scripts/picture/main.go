@@ -1,9 +1,10 @@
-// Command picture draws the pictures of README.md: the path of a message, and the badges. Run it at the root of the
-// repository:
+// Command picture draws the pictures of README.md: the path of a message, and the badges. Run it at
+// the root of the repository:
 //
 //	go run ./scripts/picture
 //
-// The output depends only on this program, go.mod and LICENSE, and a test compares it with the files in docs.
+// The output depends only on this program, go.mod and LICENSE, and a test compares it with the
+// files in docs.
 package main
 
 import (
@@ -27,7 +28,8 @@ func main() {
 	}
 }
 
-// draw returns the text of each picture by the name of its file, slash-separated, for the repository at root.
+// draw returns the text of each picture by the name of its file, slash-separated, for the
+// repository at root.
 func draw(root string) (map[string]string, error) {
 	version, err := find(filepath.Join(root, "go.mod"), `(?m)^go (\d+\.\d+)`)
 	if err != nil {
@@ -71,8 +73,9 @@ func badge(label, value, color string) string {
 `, left+right, left, right-3, label, value, left/2, left+right/2, color)
 }
 
-// Colours of the picture. A reader's preference for dark selects the second set. Each set has a background of its own,
-// because the page around the picture can have another one than the reader's system prefers.
+// Colours of the picture. A reader's preference for dark selects the second set. Each set has a
+// background of its own, because the page around the picture can have another one than the reader's
+// system prefers.
 const style = `<style>
 .back{fill:#ffffff;stroke:#d0d7de}
 .box{fill:#eef4fb;stroke:#3d6ea5}

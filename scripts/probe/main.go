@@ -1,6 +1,6 @@
 // Command probe reports whether a broker answers: it logs in at each of the given URLs at once,
-// amqp:// or postgres://, and prints the first in their order that lets it in. With -wait it goes on trying.
-// It exits with 1 when none does, and says why on standard error.
+// amqp:// or postgres://, and prints the first in their order that lets it in. With -wait it goes
+// on trying. It exits with 1 when none does, and says why on standard error.
 package main
 
 import (

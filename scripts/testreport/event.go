@@ -54,7 +54,8 @@ func eachLine(r io.Reader, f func(line []byte) error) error {
 	}
 }
 
-// folder returns the folder of a package, from the root of the repository: each module lies in the folder of its name.
+// folder returns the folder of a package, from the root of the repository: each module lies in the
+// folder of its name.
 func folder(pkg string) string {
 	rest, ok := strings.CutPrefix(pkg, library)
 	if !ok {

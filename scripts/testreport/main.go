@@ -3,8 +3,9 @@
 //	testreport result [-repeat 'make test'] FILE
 //	testreport packages FILE
 //
-// result prints the failed tests with their output and the command that repeats each, the tests that failed and then passed,
-// and "N passed, N failed". packages prints the elapsed time of each package, the longest first.
+// result prints the failed tests with their output and the command that repeats each, the tests
+// that failed and then passed, and "N passed, N failed". packages prints the elapsed time of each
+// package, the longest first.
 package main
 
 import (

@@ -16,7 +16,8 @@ const (
 	linesPerTry = 20
 )
 
-// report has the runs of each package: the first, and a further run for each repetition of a failed test.
+// report has the runs of each package: the first, and a further run for each repetition of a failed
+// test.
 type report struct {
 	packages map[string][]*pkgRun
 	order    []string         // of packages
@@ -120,8 +121,8 @@ func (p *pkgRun) testEvent(e event) {
 	}
 }
 
-// failures returns the tests that failed in the run or did not end, and the package itself if the run failed by no test or
-// was broken off.
+// failures returns the tests that failed in the run or did not end, and the package itself if the
+// run failed by no test or was broken off.
 func (p *pkgRun) failures(pkg string, builds map[string]*text) (all []failure) {
 	if p.ended && !p.failed {
 		return nil
@@ -146,8 +147,8 @@ func (p *pkgRun) failures(pkg string, builds map[string]*text) (all []failure) {
 	return all
 }
 
-// outcome divides the failures of a package: a test that passed in a later run was unsteady, and the others stay failures.
-// Of a test that failed in several runs only the last failure counts.
+// outcome divides the failures of a package: a test that passed in a later run was unsteady, and
+// the others stay failures. Of a test that failed in several runs only the last failure counts.
 func outcome(pkg string, runs []*pkgRun, builds map[string]*text) (failed, unsteady []failure) {
 	last := map[string]failure{}
 	var order []string
@@ -314,7 +315,8 @@ func (t *text) says() bool {
 	return false
 }
 
-// print prints the first and the last lines, most lines at most. Of fewer than linesPerTest only the last are printed.
+// print prints the first and the last lines, most lines at most. Of fewer than linesPerTest only
+// the last are printed.
 func (t *text) print(out io.Writer, most int, recording string) {
 	first, last, omitted := t.first, t.last, t.omitted
 	if most < linesPerTest {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A failed test is printed with its output, at most 200 lines of it, and with the command that repeats it; what passed is not.
+// A failed test is printed with its output, at most 200 lines of it, and with the command that
+// repeats it; what passed is not.
 func TestReportShowsFailuresOnly(t *testing.T) {
 	got := reportOf(t, `{"Action":"run","Package":"LIB/saga","Test":"TestA"}
 {"Action":"run","Package":"LIB/saga","Test":"TestA/it's_one"}
@@ -47,7 +48,8 @@ no event
 	}
 }
 
-// A test that failed and then passed is unsteady, with the last lines of its failure. A test that failed each time is not.
+// A test that failed and then passed is unsteady, with the last lines of its failure. A test that
+// failed each time is not.
 func TestReportNamesUnsteadyTests(t *testing.T) {
 	got := reportOf(t, `{"Action":"run","Package":"LIB","Test":"TestA"}
 {"Action":"run","Package":"LIB","Test":"TestA/one"}

@@ -55,7 +55,8 @@ func encode(names []string, v any) ([]byte, error) {
 	return e.Bytes(), nil
 }
 
-// splitName returns the namespace of a .NET type and its own name. A type in another has the namespace of that.
+// splitName returns the namespace of a .NET type and its own name. A type in another has the
+// namespace of that.
 func splitName(full string) (space, local string) {
 	full = withoutAssembly(full)
 	outer := full
@@ -85,7 +86,8 @@ func isName(s string) bool {
 	return s != ""
 }
 
-// encoder writes elements. An error is that of the outermost element, and names the path to the one that failed.
+// encoder writes elements. An error is that of the outermost element, and names the path to the one
+// that failed.
 type encoder struct{ bytes.Buffer }
 
 // fields writes the elements of a struct.

@@ -44,7 +44,8 @@ var (
 
 func isDuration(t reflect.Type) bool { return t == durationType || t == timeSpanType }
 
-// isText reports whether values of t are written by their own methods, which a pointer to one has too.
+// isText reports whether values of t are written by their own methods, which a pointer to one has
+// too.
 func isText(t reflect.Type) bool {
 	p := reflect.PointerTo(t)
 	return t.Kind() != reflect.Pointer && p.Implements(marshaler) && p.Implements(unmarshaler)
@@ -83,7 +84,8 @@ func formOf(t reflect.Type) (form, error) {
 	}
 }
 
-// typeName returns the name that .NET has for a type: that of a list's elements, and part of that of a map's.
+// typeName returns the name that .NET has for a type: that of a list's elements, and part of that
+// of a map's.
 func typeName(t reflect.Type) (string, error) {
 	switch {
 	case t == timeType:

@@ -1,9 +1,11 @@
-// Package nsbxml reads and writes the bodies of NServiceBus's XmlSerializer, which was its default format for years.
+// Package nsbxml reads and writes the bodies of NServiceBus's XmlSerializer, which was its default
+// format for years.
 //
-// The root element has the name of the message type without its namespace, and each field is an element of its own. A
-// field's name is its name in Go, or the name in its xml tag; the tag "-" leaves the field out, and in the tag "Items>Item"
-// the second name is that of a list's elements. The fields of an embedded struct stand beside the others, as those of a
-// base class do. Elements without a field, attributes and comments are ignored.
+// The root element has the name of the message type without its namespace, and each field is an
+// element of its own. A field's name is its name in Go, or the name in its xml tag; the tag "-"
+// leaves the field out, and in the tag "Items>Item" the second name is that of a list's elements.
+// The fields of an embedded struct stand beside the others, as those of a base class do. Elements
+// without a field, attributes and comments are ignored.
 //
 //	.NET                        Go
 //	string, char                string and every type of that kind, json.Number among them
@@ -20,9 +22,10 @@
 //	class                       struct, or a pointer to one
 //	Nullable<T>, null           pointer; nil and absent are xsi:nil
 //
-// Not supported, and refused with an error: fields of interface, func, chan and complex types, arrays other than text,
-// lists of lists and of maps, texts with characters that XML 1.0 does not have, document types, entities of their own,
-// encodings other than UTF-8, several messages in one body, and bodies over the limits of [MaxDepth] and [MaxElements].
+// Not supported, and refused with an error: fields of interface, func, chan and complex types,
+// arrays other than text, lists of lists and of maps, texts with characters that XML 1.0 does not
+// have, document types, entities of their own, encodings other than UTF-8, several messages in one
+// body, and bodies over the limits of [MaxDepth] and [MaxElements].
 package nsbxml
 
 import (
@@ -58,7 +61,8 @@ func (s xmlSerializer) Marshal(v any) ([]byte, error) {
 	return s.MarshalNamed([]string{t.Name()}, v)
 }
 
-// MarshalNamed returns the body of a message. The first of names is its type, the others are its base types, nearest first.
+// MarshalNamed returns the body of a message. The first of names is its type, the others are its
+// base types, nearest first.
 func (xmlSerializer) MarshalNamed(names []string, v any) ([]byte, error) {
 	body, err := encode(names, v)
 	if err != nil {

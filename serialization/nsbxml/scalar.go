@@ -133,7 +133,8 @@ func parseNumber(s string, bits int) (float64, error) {
 	return strconv.ParseFloat(s, bits)
 }
 
-// durationText returns a duration of XML Schema (part 2, 3.2.6) in days, hours, minutes and seconds.
+// durationText returns a duration of XML Schema (part 2, 3.2.6) in days, hours, minutes and
+// seconds.
 func durationText(d time.Duration) string {
 	var b strings.Builder
 	u := uint64(d) //nolint:gosec // the bits of a negative one are negated below
@@ -170,7 +171,8 @@ func durationText(d time.Duration) string {
 
 var errDuration = errors.New("want a duration such as PT1M30.5S")
 
-// units are the parts of a duration in their order. Years and months have no fixed length: .NET takes 365 and 30 days.
+// units are the parts of a duration in their order. Years and months have no fixed length: .NET
+// takes 365 and 30 days.
 var units = []struct {
 	letter byte
 	date   bool

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
-// attempt is the telemetry of a message while it is processed. Its span begins in the Receive stage and ends when the
-// message is settled: in Dispatch, or in Recover.
+// attempt is the telemetry of a message while it is processed. Its span begins in the Receive stage
+// and ends when the message is settled: in Dispatch, or in Recover.
 type attempt struct {
 	span     trace.Span
 	began    time.Time
@@ -45,8 +45,8 @@ func (in *instrumentation) begin(ctx context.Context, r *pipeline.Receive) (cont
 	return ctx, a
 }
 
-// interrupted ends an attempt that was cancelled by a stop or a lost lease: that is no failure, and usually no stage
-// follows. Other failures continue to Recover.
+// interrupted ends an attempt that was cancelled by a stop or a lost lease: that is no failure, and
+// usually no stage follows. Other failures continue to Recover.
 func (in *instrumentation) interrupted(ctx context.Context, a *attempt, err error) {
 	if err == nil || ctx.Err() == nil {
 		return

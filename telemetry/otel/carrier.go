@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/fault"
 )
 
-// startNewTrace is the header by which a sender, also one of NServiceBus, asks the receiver to begin a new trace with a
-// link to the sender's.
+// startNewTrace is the header by which a sender, also one of NServiceBus, asks the receiver to
+// begin a new trace with a link to the sender's.
 const (
 	startNewTrace = header.StartNewTrace
 	yes           = "True"
@@ -30,8 +30,9 @@ func (c carrier) Keys() []string {
 	return keys
 }
 
-// parent returns ctx with the trace of a message, or a link to that trace if the message begins a new one: processing
-// that happens hours later, or at many subscribers, is not part of the original request and is sampled separately.
+// parent returns ctx with the trace of a message, or a link to that trace if the message begins a
+// new one: processing that happens hours later, or at many subscribers, is not part of the original
+// request and is sampled separately.
 func (in *instrumentation) parent(ctx context.Context, h header.Map) (context.Context, []trace.SpanStartOption) {
 	ctx = in.propagator.Extract(ctx, carrier{&h})
 	if h.Get(startNewTrace) != yes && fault.DelayedRetries(h) == 0 {

@@ -18,22 +18,25 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Options configures the telemetry of an endpoint. The zero value uses OpenTelemetry's global providers.
+// Options configures the telemetry of an endpoint. The zero value uses OpenTelemetry's global
+// providers.
 type Options struct {
-	// TracerProvider and MeterProvider create the tracer and the meter. Default: the global providers.
+	// TracerProvider and MeterProvider create the tracer and the meter. Default: the global
+	// providers.
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
-	// Propagator writes trace context into headers and reads it from them. Default: the global propagator if it is set
-	// when Instrument is called, otherwise W3C trace context and baggage.
+	// Propagator writes trace context into headers and reads it from them. Default: the global
+	// propagator if it is set when Instrument is called, otherwise W3C trace context and baggage.
 	Propagator propagation.TextMapPropagator
 	// System is the value of messaging.system. Default: that of the transport, such as "rabbitmq".
 	System string
 }
 
-// Instrument adds tracing and measuring behaviors to cfg.Pipeline, outside of all others, and a function to cfg.Notify.
-// It wraps cfg.Transport and cfg.Outbox to observe their queues where the driver is a [transport.Inspector]. It is called once, when the
-// rest of cfg is complete, before endpoint.New. Providers may be set or shut down at any time; their errors are
-// reported to OpenTelemetry's error handler.
+// Instrument adds tracing and measuring behaviors to cfg.Pipeline, outside of all others, and a
+// function to cfg.Notify. It wraps cfg.Transport and cfg.Outbox to observe their queues where the
+// driver is a [transport.Inspector]. It is called once, when the rest of cfg is complete, before
+// endpoint.New. Providers may be set or shut down at any time; their errors are reported to
+// OpenTelemetry's error handler.
 func Instrument(cfg *endpoint.Config, opts Options) {
 	in, p := newInstrumentation(cfg, opts), &cfg.Pipeline
 	outermost(&p.Receive, in.receive)
@@ -114,7 +117,8 @@ func defaultPropagator() propagation.TextMapPropagator {
 	return propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
 }
 
-// systemOf returns the name of the broker behind t, or the name of t's package where the driver has none.
+// systemOf returns the name of the broker behind t, or the name of t's package where the driver has
+// none.
 func systemOf(t transport.Transport) string {
 	if d, ok := t.(transport.Describer); ok {
 		return d.System()

@@ -8,8 +8,8 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 )
 
-// label holds the attributes of a measurement. Every field has as many values as the program has queues, types and
-// handlers; an empty one is omitted.
+// label holds the attributes of a measurement. Every field has as many values as the program has
+// queues, types and handlers; an empty one is omitted.
 type label struct {
 	operation, destination, message, handler, errorType, errorClass, action, fallback, saga, ignored string
 }

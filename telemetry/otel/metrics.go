@@ -27,8 +27,8 @@ type metrics struct {
 	limits                                                 metric.Int64UpDownCounter
 }
 
-// Bounds of buckets, in seconds: those of OpenTelemetry's conventions, and wider ones for times that include a wait in
-// a queue.
+// Bounds of buckets, in seconds: those of OpenTelemetry's conventions, and wider ones for times
+// that include a wait in a queue.
 var (
 	workTimes = []float64{0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10}
 	waitTimes = []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
@@ -109,8 +109,8 @@ func (m *metrics) dispatched(
 	}
 }
 
-// labelOf returns the label of an operation. It uses only known types of its headers: behaviors may send copies of
-// foreign messages.
+// labelOf returns the label of an operation. It uses only known types of its headers: behaviors may
+// send copies of foreign messages.
 func (m *metrics) labelOf(op *transport.Operation) label {
 	h := &op.Message.Headers
 	intent := h.Get(header.MessageIntent)
@@ -127,8 +127,8 @@ func (m *metrics) labelOf(op *transport.Operation) label {
 	return l
 }
 
-// errorOf returns the error of operation i in a dispatch that returned err. Operations that are sent together with a
-// completed message fail together.
+// errorOf returns the error of operation i in a dispatch that returned err. Operations that are
+// sent together with a completed message fail together.
 func errorOf(err error, i int, together bool) error {
 	partial, ok := err.(*transport.DispatchError) //nolint:errorlint // a wrapped one is not of these operations
 	if !ok {

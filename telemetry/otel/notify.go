@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// notified counts the actions for failed messages, and records them on their spans. Outside the Recover stage, as after
-// its failure, they are counted without the message's type.
+// notified counts the actions for failed messages, and records them on their spans. Outside the
+// Recover stage, as after its failure, they are counted without the message's type.
 func (in *instrumentation) notified(ctx context.Context, n recoverability.Notification) {
 	m := in.metrics
 	a, _ := ctx.Value(attemptKey{}).(*attempt)

@@ -36,7 +36,8 @@ func (tel *telemetry) counted(metric, attribute string) map[string]float64 {
 	return counts
 }
 
-// events are the names of the events of a span, and those of their attributes that are of recoverability.
+// events are the names of the events of a span, and those of their attributes that are of
+// recoverability.
 func (tel *telemetry) events(span string) (events []string) {
 	tel.t.Helper()
 	for _, e := range tel.only(span).Events() {

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
-// relay makes a span for each dispatch of messages of the outbox. It links to the spans in which they were sent, whose
-// traces may have ended long before.
+// relay makes a span for each dispatch of messages of the outbox. It links to the spans in which
+// they were sent, whose traces may have ended long before.
 func (in *instrumentation) relay(next pipeline.Func[*pipeline.Relay]) pipeline.Func[*pipeline.Relay] {
 	return func(ctx context.Context, r *pipeline.Relay) (err error) {
 		ctx, span := in.startSending(ctx, operationRelay, semconv.MessagingOperationTypeSend, operationRelay, r.Operations)

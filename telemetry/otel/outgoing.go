@@ -39,7 +39,8 @@ func (in *instrumentation) outgoing(next pipeline.Func[*pipeline.Outgoing]) pipe
 	}
 }
 
-// inject writes the trace context, and asks for a new trace if the message is not handled as part of this request.
+// inject writes the trace context, and asks for a new trace if the message is not handled as part
+// of this request.
 func (in *instrumentation) inject(ctx context.Context, out *pipeline.Outgoing) {
 	in.propagator.Inject(ctx, carrier{&out.Headers})
 	apart := out.Intent == header.IntentPublish || out.After > 0 || !out.At.IsZero()
@@ -61,8 +62,8 @@ func (in *instrumentation) sending(operation string, out *pipeline.Outgoing) []a
 	return attrs
 }
 
-// destination returns the destination of a message by a name of low cardinality: a queue, or the type of a published
-// message. The queue of a reply is chosen by the other side: it is "".
+// destination returns the destination of a message by a name of low cardinality: a queue, or the
+// type of a published message. The queue of a reply is chosen by the other side: it is "".
 func destination(intent, queue string, types []string) string {
 	switch {
 	case intent == header.IntentReply:

@@ -14,9 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// recover records the failure and the action on the process span, and ends the span. It begins another attempt if the
-// message never reached the Receive stage, as when it cannot be decoded, or if its attempt was interrupted and counts
-// as failed.
+// recover records the failure and the action on the process span, and ends the span. It begins
+// another attempt if the message never reached the Receive stage, as when it cannot be decoded, or
+// if its attempt was interrupted and counts as failed.
 func (in *instrumentation) recover(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 	return func(ctx context.Context, rec *pipeline.Recover) error {
 		a := attemptOf(rec.Receive)

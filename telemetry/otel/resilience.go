@@ -19,7 +19,8 @@ import (
 // for each execution, with events for its retries and time-outs. Of opts it uses the providers. It is safe for
 // concurrent use, and may observe several runners.
 //
-// The policies of messages, which rules of package recoverability apply, are reported by [Instrument].
+// The policies of messages, which rules of package recoverability apply, are reported by
+// [Instrument].
 func NewObserver(opts Options) resilience.Observer {
 	tracer, meter := opts.instruments()
 	o := &observer{tracer: tracer}

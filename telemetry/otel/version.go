@@ -7,8 +7,8 @@ import (
 
 const module = "github.com/holdfast-go/holdfast"
 
-// version returns the version of this module in the program, which spans and metrics carry as that of their scope. It is
-// "(devel)" in a program that is built from a checkout of the module.
+// version returns the version of this module in the program, which spans and metrics carry as that
+// of their scope. It is "(devel)" in a program that is built from a checkout of the module.
 var version = sync.OnceValue(func() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return versionIn(info)

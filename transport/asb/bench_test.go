@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// BenchmarkLoop receives one, sends one and completes, with 14 headers and 200 bytes: with the driver, and with the
-// library alone.
+// BenchmarkLoop receives one, sends one and completes, with 14 headers and 200 bytes: with the
+// driver, and with the library alone.
 func BenchmarkLoop(b *testing.B) {
 	for _, workers := range []int{1, 32, 100} {
 		b.Run(fmt.Sprintf("driver/c%d", workers), func(b *testing.B) { benchmarkDriver(b, workers, true) })
@@ -66,7 +66,8 @@ func crew[T any](b *testing.B, workers int, receive func(context.Context) ([]T, 
 
 var warmed sync.Once
 
-// warmUp makes the broker compile its code, which otherwise halves the speed of the first benchmark.
+// warmUp makes the broker compile its code, which otherwise halves the speed of the first
+// benchmark.
 func warmUp(b *testing.B) {
 	b.Helper()
 	c := open(b, on(brokertest.OwnServiceBus(b)))

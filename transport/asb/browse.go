@@ -16,8 +16,8 @@ import (
 const (
 	// maxPage is how many messages a request browses.
 	maxPage = 250
-	// takeTimeout bounds the wait for a message that the service shows and does not deliver, because another receiver
-	// has it.
+	// takeTimeout bounds the wait for a message that the service shows and does not deliver,
+	// because another receiver has it.
 	takeTimeout = 3 * time.Second
 	// takeBatch is how many messages are received at once to reach one.
 	takeBatch = 50
@@ -25,8 +25,8 @@ const (
 
 var _ transport.Cursor = (*cursor)(nil)
 
-// cursor browses messages without receiving them. To take a message it receives those before it too, which stay locked
-// until the cursor is closed or their locks expire.
+// cursor browses messages without receiving them. To take a message it receives those before it
+// too, which stay locked until the cursor is closed or their locks expire.
 type cursor struct {
 	*receiver
 	next, last int64 // sequence numbers: of the next message, and of the last one when the cursor was opened
@@ -35,9 +35,9 @@ type cursor struct {
 	limit      deliveryLimit
 }
 
-// Browse implements [transport.Browser]. Browsing does not change delivery counts. Taking a message counts as a
-// delivery of those before it that are not taken: it fails with [transport.ErrDeliveryLimit] if the queue's
-// MaxDeliveryCount leaves too few deliveries to them.
+// Browse implements [transport.Browser]. Browsing does not change delivery counts. Taking a message
+// counts as a delivery of those before it that are not taken: it fails with
+// [transport.ErrDeliveryLimit] if the queue's MaxDeliveryCount leaves too few deliveries to them.
 func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	r, err := c.OpenReceiver(ctx, transport.ReceiverOptions{Queue: queue})
 	if err != nil {
@@ -76,12 +76,12 @@ func (cur *cursor) peek(ctx context.Context, from int64, limit int) (msgs []*azs
 
 var errPartitioned = errors.New("the queue is partitioned: the service shows one message of some partition at a time, so its messages cannot be listed or counted without receiving them. Use a tool that receives, or a queue without partitions")
 
-// partitionBits is how many bits of a sequence number count within a partition; those above are the partition's number.
-// https://learn.microsoft.com/azure/service-bus-messaging/message-sequencing
+// partitionBits is how many bits of a sequence number count within a partition; those above are the
+// partition's number. https://learn.microsoft.com/azure/service-bus-messaging/message-sequencing
 const partitionBits = 48
 
-// end returns the sequence number of the last message. The broker finds the next message from a number on: end doubles
-// its steps until none is found, and then bisects.
+// end returns the sequence number of the last message. The broker finds the next message from a
+// number on: end doubles its steps until none is found, and then bisects.
 func (cur *cursor) end(ctx context.Context) (last int64, err error) {
 	low, high := int64(0), int64(math.MaxInt64) // the last is at low or beyond, and before high
 	for step := int64(1); low < high; {
@@ -134,7 +134,8 @@ func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message
 	return ms, nil
 }
 
-// Take implements [transport.Cursor]: the operations are sent before the message is completed, while it is locked.
+// Take implements [transport.Cursor]: the operations are sent before the message is completed,
+// while it is locked.
 func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
 	number, ok := cur.seen[m]
 	if !ok {

@@ -9,11 +9,13 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// assumedDeliveryCount is the service's default. It is assumed if the limit of a queue cannot be read.
+// assumedDeliveryCount is the service's default. It is assumed if the limit of a queue cannot be
+// read.
 const assumedDeliveryCount = 10
 
-// deliveryLimit lets a cursor receive messages only if each keeps one delivery at least when it is released: a message that has
-// been released as often as the queue's MaxDeliveryCount becomes a dead letter. The delivery counts are browsed ahead.
+// deliveryLimit lets a cursor receive messages only if each keeps one delivery at least when it is
+// released: a message that has been released as often as the queue's MaxDeliveryCount becomes a
+// dead letter. The delivery counts are browsed ahead.
 type deliveryLimit struct {
 	most    int32 // MaxDeliveryCount
 	assumed bool  // it could not be read
@@ -67,7 +69,8 @@ func (cur *cursor) hasSpare(raw *azservicebus.ReceivedMessage) error {
 		"Set the queue's MaxDeliveryCount to 2147483647", cur.queue, transport.ErrDeliveryLimit, detail, raw.MessageID, attemptOf(raw)-1)
 }
 
-// received counts messages that the cursor has received. A message whose lock has expired is received again.
+// received counts messages that the cursor has received. A message whose lock has expired is
+// received again.
 func (cur *cursor) received(ds []transport.Delivery) {
 	for _, d := range ds {
 		own := d.(*delivery) //nolint:errcheck // the driver's own
@@ -80,8 +83,8 @@ func (cur *cursor) received(ds []transport.Delivery) {
 	cur.limit.spare = max(cur.limit.spare, 0)
 }
 
-// readLimit reads the delivery limit. It fails for a partitioned queue: the numbers of messages of its first partition are those
-// of a queue without partitions.
+// readLimit reads the delivery limit. It fails for a partitioned queue: the numbers of messages of
+// its first partition are those of a queue without partitions.
 func (cur *cursor) readLimit(ctx context.Context) error {
 	l := &cur.limit
 	within, cancel := context.WithTimeout(ctx, dialTimeout)

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A Take locks the messages in front. Taking the last message over and over leaves each of the others in the queue, whether or
-// not the credential may read the limit.
+// A Take locks the messages in front. Taking the last message over and over leaves each of the
+// others in the queue, whether or not the credential may read the limit.
 func TestTakesStopBeforeTheDeliveryLimit(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -73,8 +73,8 @@ func openConn(ctx context.Context, ns *namespace, env transport.Env) (*conn, err
 	return c, nil
 }
 
-// greet connects and authenticates. The service checks a credential for an entity: the endpoint's queue will do, even
-// if it does not exist or the credential has no right to send to it.
+// greet connects and authenticates. The service checks a credential for an entity: the endpoint's
+// queue will do, even if it does not exist or the credential has no right to send to it.
 func (c *conn) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoReply)
 	defer cancel()
@@ -100,8 +100,8 @@ func (c *conn) greet(ctx context.Context) error {
 	return wrap(cl.cause(ctx, err), "connect to %s", c.ns.Address)
 }
 
-// lockDuration returns how long messages of the endpoint's queue are locked, or defaultLock if it cannot be looked up:
-// see mindLock.
+// lockDuration returns how long messages of the endpoint's queue are locked, or defaultLock if it
+// cannot be looked up: see mindLock.
 func (c *conn) lockDuration(ctx context.Context) time.Duration {
 	if c.ns.LockDuration > 0 {
 		return c.ns.LockDuration

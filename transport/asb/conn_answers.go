@@ -5,8 +5,9 @@ import (
 	"encoding/binary"
 )
 
-// Frames of AMQP 1.0, part 2.3: four bytes for the size, one for the offset of the body, in words of four bytes, one
-// for the type, two for the channel. A body begins with the descriptor of its type.
+// Frames of AMQP 1.0, part 2.3: four bytes for the size, one for the offset of the body, in words
+// of four bytes, one for the type, two for the channel. A body begins with the descriptor of its
+// type.
 const (
 	frameHead  = 8
 	frameStart = 4
@@ -15,7 +16,8 @@ const (
 )
 
 const (
-	// frameBegin is how much of a frame is enough to read the fields of a begin, and the code of every other frame.
+	// frameBegin is how much of a frame is enough to read the fields of a begin, and the code of
+	// every other frame.
 	frameBegin = 64
 	// maxAnswer is how much of an answer of $cbs is kept.
 	maxAnswer = 16 << 10
@@ -35,9 +37,10 @@ var (
 	statusKey    = []byte("\xa1\x0bstatus-code") // in answers of $cbs; those of $management have another key
 )
 
-// claimAnswers finds the answers of $cbs among the frames of a connection. An answer is a transfer on a channel on which the
-// client library has attached a link to $cbs: the library opens a channel for each try. The same bytes in a frame of another
-// channel are data of some message. It is not safe for concurrent use.
+// claimAnswers finds the answers of $cbs among the frames of a connection. An answer is a transfer
+// on a channel on which the client library has attached a link to $cbs: the library opens a channel
+// for each try. The same bytes in a frame of another channel are data of some message. It is not
+// safe for concurrent use.
 type claimAnswers struct {
 	frame    []byte            // the current frame, as much as is needed and has come
 	left     int               // bytes of the current frame that have not come
@@ -56,7 +59,8 @@ func (a *claimAnswers) attached(channel uint16) {
 	}
 }
 
-// read returns the statuses of the answers in received data, which may begin and end within a frame.
+// read returns the statuses of the answers in received data, which may begin and end within a
+// frame.
 func (a *claimAnswers) read(data []byte) (statuses []int) {
 	for len(data) > 0 && !a.broken {
 		if n := frameHead - len(a.frame); n > 0 {
@@ -130,7 +134,8 @@ func (a *claimAnswers) end() (status int) {
 
 func channelOf(frame []byte) uint16 { return binary.BigEndian.Uint16(frame[frameChan:]) }
 
-// performative returns the code of a frame's performative, and the data behind the code; 0 for an empty or another frame.
+// performative returns the code of a frame's performative, and the data behind the code; 0 for an
+// empty or another frame.
 func performative(frame []byte) (code byte, fields []byte) {
 	const described, smallUlong = 0x00, 0x53
 	start := 4 * int(frame[frameStart])
@@ -140,7 +145,8 @@ func performative(frame []byte) (code byte, fields []byte) {
 	return frame[start+2], frame[start+3:]
 }
 
-// remoteChannel returns the first field of a begin. A begin that answers another has the channel of the other there.
+// remoteChannel returns the first field of a begin. A begin that answers another has the channel of
+// the other there.
 func remoteChannel(fields []byte) (channel uint16, ok bool) {
 	const list8, list32, ushort = 0xc0, 0xd0, 0x60
 	at := 3 // the code of the list, its size and its count
@@ -155,7 +161,8 @@ func remoteChannel(fields []byte) (channel uint16, ok bool) {
 	return binary.BigEndian.Uint16(fields[at+1:]), true
 }
 
-// statusIn returns the number at the beginning of data, an int of AMQP in one of its two forms, or 0 if there is none.
+// statusIn returns the number at the beginning of data, an int of AMQP in one of its two forms, or
+// 0 if there is none.
 func statusIn(data []byte) int {
 	const small, full = 0x54, 0x71
 	switch {

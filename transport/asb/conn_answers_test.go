@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Only $cbs refuses tokens: a message may have a property "status-code", and a body with the same bytes.
+// Only $cbs refuses tokens: a message may have a property "status-code", and a body with the same
+// bytes.
 func TestAStatusOfAMessageIsNoRefusal(t *testing.T) {
 	w := &wire{answers: make(chan []byte, 20)}
 	s := newSocket(w, func() {})

@@ -10,10 +10,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 )
 
-// claims delays the requests by which the client library presents tokens to $cbs, while the service refuses them
-// because the namespace is throttled. The library refreshes tokens by itself. Its pauses between the tries of a refresh
-// are those of its retries, which the driver turns off because a send must not be repeated. So the first frame of a try
-// is kept until the pause is over, together with the following frames of its channel. Other frames are not delayed.
+// claims delays the requests by which the client library presents tokens to $cbs, while the service
+// refuses them because the namespace is throttled. The library refreshes tokens by itself. Its
+// pauses between the tries of a refresh are those of its retries, which the driver turns off
+// because a send must not be repeated. So the first frame of a try is kept until the pause is over,
+// together with the following frames of its channel. Other frames are not delayed.
 type claims struct {
 	socket  *socket
 	writing sync.Mutex // orders writes; locked before mu
@@ -135,7 +136,8 @@ func (c *claims) close() {
 	}
 }
 
-// hasChannel reports whether data is a frame of a channel. An empty frame, which keeps a connection alive, has none.
+// hasChannel reports whether data is a frame of a channel. An empty frame, which keeps a connection
+// alive, has none.
 func hasChannel(data []byte) bool {
 	return len(data) > frameHead && data[frameStart] == 2 && data[frameType] == 0 && int(binary.BigEndian.Uint32(data)) == len(data)
 }

@@ -112,7 +112,8 @@ func TestATokenThatIsRefusedIsNotShownWithoutAPause(t *testing.T) {
 		}
 		all.Wait()
 		took := time.Since(begin)
-		// Eight at the beginning, one a second at most while refused, and the waiting ones when one was accepted.
+		// Eight at the beginning, one a second at most while refused, and the waiting ones when one
+		// was accepted.
 		if got, most := w.count("$cbs"), 8+int(busyFor/time.Second)+8; got > most {
 			t.Errorf("%d tokens in %v, want at most %d", got, took, most)
 		}

@@ -21,8 +21,9 @@ const (
 	keepAlive = 10 * time.Second
 )
 
-// client is the library's client, with exactly one connection. The library would redial by itself, after a pause of
-// seconds. Here the client ends with its connection, and with it all requests that are in flight.
+// client is the library's client, with exactly one connection. The library would redial by itself,
+// after a pause of seconds. Here the client ends with its connection, and with it all requests that
+// are in flight.
 type client struct {
 	*azservicebus.Client
 	socket *socket
@@ -75,8 +76,8 @@ func (n *namespace) open(ctx context.Context) (*client, error) {
 
 func (cl *client) alive() bool { return cl.ctx.Err() == nil }
 
-// close ends the connection in an orderly way within closeTimeout, and returns when the library's goroutines have ended
-// or are about to.
+// close ends the connection in an orderly way within closeTimeout, and returns when the library's
+// goroutines have ended or are about to.
 func (cl *client) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()

@@ -17,8 +17,9 @@ const (
 	// A pause after an error of a credential is half of credentialMin at least.
 	credentialMin = 2 * time.Second
 	credentialMax = 30 * time.Second
-	// credentialWait is how long a request waits for the end of a pause. It is shorter than closeTimeout, because the client
-	// library waits for its refresh of a token before it closes a link.
+	// credentialWait is how long a request waits for the end of a pause. It is shorter than
+	// closeTimeout, because the client library waits for its refresh of a token before it closes a
+	// link.
 	credentialWait = time.Second
 	// credentialTimeout bounds a call of the credential.
 	credentialTimeout = 30 * time.Second
@@ -26,8 +27,9 @@ const (
 
 var errTokenLate = errors.New("asb: Transport.Credential has returned no token in time")
 
-// credential is the user's credential with a memory of its last error. The client library repeats a refresh that fails without
-// any pause, once for each link. After an error the credential is asked again once after each pause, until it returns a token.
+// credential is the user's credential with a memory of its last error. The client library repeats a
+// refresh that fails without any pause, once for each link. After an error the credential is asked
+// again once after each pause, until it returns a token.
 type credential struct {
 	azcore.TokenCredential
 
@@ -42,7 +44,8 @@ func newCredential(of azcore.TokenCredential) *credential {
 	return &credential{TokenCredential: of, pace: backoff.Backoff{Min: credentialMin, Max: credentialMax}}
 }
 
-// GetToken implements [azcore.TokenCredential]. During a pause it waits up to credentialWait, and returns the remembered error.
+// GetToken implements [azcore.TokenCredential]. During a pause it waits up to credentialWait, and
+// returns the remembered error.
 func (c *credential) GetToken(ctx context.Context, options policy.TokenRequestOptions) (azcore.AccessToken, error) {
 	patience := time.Now().Add(credentialWait)
 	for {
@@ -60,7 +63,8 @@ func (c *credential) GetToken(ctx context.Context, options policy.TokenRequestOp
 	}
 }
 
-// begin returns zero if the credential may be asked now, else the time until that is worth another look, and the last error.
+// begin returns zero if the credential may be asked now, else the time until that is worth another
+// look, and the last error.
 func (c *credential) begin() (pause time.Duration, last error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +80,8 @@ func (c *credential) begin() (pause time.Duration, last error) {
 	return pause, c.err
 }
 
-// ask calls the user's credential. The client library waits for a refresh of a token without any limit.
+// ask calls the user's credential. The client library waits for a refresh of a token without any
+// limit.
 func (c *credential) ask(ctx context.Context, options policy.TokenRequestOptions) (azcore.AccessToken, error) {
 	bounded, cancel := context.WithTimeoutCause(ctx, credentialTimeout, errTokenLate)
 	defer cancel()
@@ -92,7 +97,8 @@ func (c *credential) ask(ctx context.Context, options policy.TokenRequestOptions
 	return answer, nil
 }
 
-// end records the outcome of a request. An error of a request whose context has ended says nothing about the credential.
+// end records the outcome of a request. An error of a request whose context has ended says nothing
+// about the credential.
 func (c *credential) end(err error, canceled bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

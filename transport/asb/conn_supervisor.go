@@ -15,9 +15,9 @@ const (
 	redialMax = 5 * time.Second
 )
 
-// supervisor keeps a client connected: after the loss of its connection it dials another. Sending has a supervisor, and
-// each receiver has one, because the library may take the error of one link for the end of its connection, with all
-// links on it.
+// supervisor keeps a client connected: after the loss of its connection it dials another. Sending
+// has a supervisor, and each receiver has one, because the library may take the error of one link
+// for the end of its connection, with all links on it.
 type supervisor struct {
 	ns      *namespace
 	turn    chan struct{} // holds a token while the fields below are not in use
@@ -40,8 +40,9 @@ func newSupervisor(ns *namespace) *supervisor {
 	return v
 }
 
-// client returns the connected client, or dials. Between two dials there is a pause: after a failed dial client fails
-// with its error until the pause is over, and after a connection that soon was lost it waits.
+// client returns the connected client, or dials. Between two dials there is a pause: after a failed
+// dial client fails with its error until the pause is over, and after a connection that soon was
+// lost it waits.
 func (v *supervisor) client(ctx context.Context) (*client, error) {
 	select {
 	case <-v.turn:

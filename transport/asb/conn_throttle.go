@@ -15,12 +15,13 @@ const (
 	// https://learn.microsoft.com/azure/service-bus-messaging/service-bus-throttling
 	throttleMin = 4 * time.Second // a pause is half of it at least
 	throttleMax = 10 * time.Second
-	// receiveAccepted is the time after which a receive in flight counts as accepted by the service.
+	// receiveAccepted is the time after which a receive in flight counts as accepted by the
+	// service.
 	receiveAccepted = time.Second
 )
 
-// throttle spaces the requests of a connection while the service refuses them because the namespace is throttled. After
-// a refusal one request is made after each pause, until one succeeds.
+// throttle spaces the requests of a connection while the service refuses them because the namespace
+// is throttled. After a refusal one request is made after each pause, until one succeeds.
 type throttle struct {
 	mu      sync.Mutex // guards the fields below
 	state   throttleState
@@ -82,7 +83,8 @@ func (t *throttle) wait(ctx context.Context) (turn, error) {
 	}
 }
 
-// end records the outcome of a turn's request. After the first call for a probe, others have no effect.
+// end records the outcome of a turn's request. After the first call for a probe, others have no
+// effect.
 func (own turn) end(err error) {
 	busy := errors.Is(plain(err), errBusy)
 	if !own.probe && !busy {

@@ -43,7 +43,8 @@ func TestAThrottledConnectionMakesOneRequestAPause(t *testing.T) {
 			})
 		}
 		all.Wait()
-		// The first hundred are in flight before the first answer; then pauses are 2 s at least, and 10 s at most.
+		// The first hundred are in flight before the first answer; then pauses are 2 s at least,
+		// and 10 s at most.
 		if again := refused - 100; again < 6 || again > 30 || accepted != 100 {
 			t.Errorf("%d requests were refused, of which 100 at the beginning, and %d accepted", refused, accepted)
 		}

@@ -23,8 +23,8 @@ func foreign(id string, size int) *transport.Message {
 	return m
 }
 
-// A bound of 32 KiB is that of a single property: a message with more in all is delayed, audited and moved like any other, as
-// far as the service accepts the copies, and otherwise packed.
+// A bound of 32 KiB is that of a single property: a message with more in all is delayed, audited
+// and moved like any other, as far as the service accepts the copies, and otherwise packed.
 func TestPropertiesOfUpTo64KiBMove(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{40_000, 62_000, 65_200} {
@@ -68,7 +68,8 @@ func TestPropertiesOfUpTo64KiBMove(t *testing.T) {
 	}
 }
 
-// The service refuses properties of more than 64 KiB: that is a refusal of the message, and the link lasts.
+// The service refuses properties of more than 64 KiB: that is a refusal of the message, and the
+// link lasts.
 func TestPropertiesOverTheBoundAreContent(t *testing.T) {
 	t.Parallel()
 	ns := brokertest.OwnServiceBus(t)

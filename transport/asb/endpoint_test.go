@@ -189,8 +189,8 @@ func TestDeadLettersComeToTheErrorQueue(t *testing.T) {
 	}
 }
 
-// Lost connections, ended links and throttling lose no message and complete none twice: a message that is handled again
-// has been delivered again.
+// Lost connections, ended links and throttling lose no message and complete none twice: a message
+// that is handled again has been delivered again.
 func TestChaosFaultsUnderLoadLoseNothing(t *testing.T) {
 	t.Parallel()
 	ns := brokertest.OwnServiceBus(t)
@@ -289,8 +289,8 @@ func (l *lines) take() []string {
 	return all
 }
 
-// A pause of the length that the service suggests follows each refusal: links are not attached again several times a
-// second.
+// A pause of the length that the service suggests follows each refusal: links are not attached
+// again several times a second.
 func TestAThrottleOfFiveSecondsIsLoggedInAFewLines(t *testing.T) {
 	t.Parallel()
 	ns := brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure) // elsewhere locks end with their links, which is logged
@@ -319,8 +319,9 @@ func TestAThrottleOfFiveSecondsIsLoggedInAFewLines(t *testing.T) {
 	log.take()
 	refusals := time.NewTicker(200 * time.Millisecond)
 	defer refusals.Stop()
-	// The throttle refuses some requests, and others not. The first refusal may be of a request that settles a message,
-	// which is not logged: the throttle lasts until a receive has been refused.
+	// The throttle refuses some requests, and others not. The first refusal may be of a request
+	// that settles a message, which is not logged: the throttle lasts until a receive has been
+	// refused.
 	var logged []string
 	failed, began := 0, time.Now()
 	for failed == 0 || time.Since(began) < 5*time.Second {

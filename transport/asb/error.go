@@ -28,7 +28,8 @@ var (
 	errNoReply = errors.New("no answer in time")
 )
 
-// ofCondition are the errors for the conditions by which the service refuses a request. errRefused is that for others.
+// ofCondition are the errors for the conditions by which the service refuses a request. errRefused
+// is that for others.
 var ofCondition = map[amqp.ErrCond]error{
 	"com.microsoft:message-lock-lost":   transport.ErrLeaseLost,
 	amqp.ErrCondNotFound:                transport.ErrNoQueue,
@@ -41,11 +42,13 @@ var ofCondition = map[amqp.ErrCond]error{
 	amqp.ErrCondInternalError:           errFailed,
 }
 
-// entityDisabled is the condition by which the service refuses an entity whose status is Disabled, SendDisabled or
-// ReceiveDisabled. Such an entity exists: its messages wait, and a topic may have subscribers.
+// entityDisabled is the condition by which the service refuses an entity whose status is Disabled,
+// SendDisabled or ReceiveDisabled. Such an entity exists: its messages wait, and a topic may have
+// subscribers.
 const entityDisabled = amqp.ErrCond("com.microsoft:entity-disabled")
 
-// plain returns an error of the client library as one of the driver's or of package transport, with the broker's text.
+// plain returns an error of the client library as one of the driver's or of package transport, with
+// the broker's text.
 func plain(err error) error {
 	if err == nil || said(err) || oneOf(err, transport.ErrClosed, errLost) {
 		return err
@@ -106,8 +109,8 @@ func codeOf(err error) azservicebus.Code {
 // answerText begins the library's text of a refusal over $management or $cbs.
 const answerText = "rpc: failed, status code "
 
-// answerCode returns the status of an answer over $management or $cbs, or 0 if err is none. If the library takes the
-// status for one that ends the connection, only the text of its error shows it.
+// answerCode returns the status of an answer over $management or $cbs, or 0 if err is none. If the
+// library takes the status for one that ends the connection, only the text of its error shows it.
 func answerCode(err error) int {
 	answer, ok := errors.AsType[interface {
 		error
@@ -125,14 +128,15 @@ func answerCode(err error) int {
 	return code
 }
 
-// ofMessage are the conditions by which the broker refuses the content of a message. They do not end the link.
+// ofMessage are the conditions by which the broker refuses the content of a message. They do not
+// end the link.
 var ofMessage = []string{
 	"com.microsoft:argument-error", "com.microsoft:argument-out-of-range",
 	"amqp:decode-error", "amqp:invalid-field", "amqp:precondition-failed", "amqp:not-implemented",
 }
 
-// rejected reports whether err is one of these conditions. The library takes unknown conditions for the end of the
-// connection, and only the text of its error shows them.
+// rejected reports whether err is one of these conditions. The library takes unknown conditions for
+// the end of the connection, and only the text of its error shows them.
 func rejected(err error) bool {
 	if codeOf(err) != azservicebus.CodeConnectionLost {
 		return false
@@ -142,7 +146,8 @@ func rejected(err error) bool {
 	return slices.Contains(ofMessage, condition)
 }
 
-// refusesContent reports whether the broker refuses a message because of its content, such as properties of more than 64 KiB.
+// refusesContent reports whether the broker refuses a message because of its content, such as
+// properties of more than 64 KiB.
 func refusesContent(err error) bool {
 	a, ok := errors.AsType[*amqp.Error](err)
 	switch {
@@ -189,26 +194,29 @@ func said(err error) bool {
 	return oneOf(err, transport.ErrLeaseLost, transport.ErrNoQueue, transport.ErrTooLarge, errRights, errBusy, errOff, errFull, errFailed, errRefused)
 }
 
-// answered reports whether the broker has answered: err is nil, or the broker has refused the request or failed to
-// carry it out.
+// answered reports whether the broker has answered: err is nil, or the broker has refused the
+// request or failed to carry it out.
 func answered(err error) bool { return err == nil || refused(err) || said(plain(err)) }
 
 func oneOf(err error, targets ...error) bool {
 	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 }
 
-// whole reports whether the broker refuses any request to this destination, and not only this one for its content.
+// whole reports whether the broker refuses any request to this destination, and not only this one
+// for its content.
 func whole(err error) bool {
 	return oneOf(plain(err), errBusy, errFailed, transport.ErrNoQueue, errRights, errOff, errFull)
 }
 
-// endsLink reports whether the service may have ended the link with err: the library goes on with such a link.
+// endsLink reports whether the service may have ended the link with err: the library goes on with
+// such a link.
 func endsLink(err error) bool {
 	return oneOf(plain(err), errRights, errOff, transport.ErrNoQueue)
 }
 
-// mayHaveEnded reports whether the service may have ended the $management link of a request with err. It has not if the request
-// has an answer with a status, such as that of a throttled namespace.
+// mayHaveEnded reports whether the service may have ended the $management link of a request with
+// err. It has not if the request has an answer with a status, such as that of a throttled
+// namespace.
 func mayHaveEnded(err error) bool {
 	return err != nil && answerCode(err) == 0 && !done(plain(err))
 }

@@ -38,7 +38,8 @@ func ExampleTransport_connectionString() {
 	// Output: asb: the connection string is not valid: write "Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=…;SharedAccessKey=…", as the portal shows it
 }
 
-// Events of .NET endpoints that share one topic are distinguished by a property for each of their types.
+// Events of .NET endpoints that share one topic are distinguished by a property for each of their
+// types.
 func ExampleTopology() {
 	topology := asb.Topology{
 		PublishTo:   map[string]string{"Shop.OrderPlaced": "orders", "Shop.OrderCancelled": "orders"},

@@ -11,8 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// dotnet returns a message of an endpoint of NServiceBus.Transport.AzureServiceBus 4 to 6: every header as an
-// application property, properties that repeat some of them, and a native id without meaning.
+// dotnet returns a message of an endpoint of NServiceBus.Transport.AzureServiceBus 4 to 6: every
+// header as an application property, properties that repeat some of them, and a native id without
+// meaning.
 func dotnet(id, enclosed string, more map[string]any) *azservicebus.Message {
 	properties := map[string]any{
 		"NServiceBus.MessageId":            id,
@@ -82,8 +83,8 @@ func TestMessagesOfNServiceBusAreRead(t *testing.T) {
 	}
 }
 
-// NServiceBus reads the application properties of a message, all of them texts, the body as one section of data, and
-// reply-to and correlation-id.
+// NServiceBus reads the application properties of a message, all of them texts, the body as one
+// section of data, and reply-to and correlation-id.
 func TestSentMessagesAreAsNServiceBusReadsThem(t *testing.T) {
 	ns := sharedNamespace(t)
 	queue := ns.name(t, "net")

@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Inspect implements [transport.Inspector]. The service's count of ready messages includes messages in flight: those of
-// this process are subtracted, those of others are not known. Without the right to manage the namespace, it reports
-// only that the queues exist.
+// Inspect implements [transport.Inspector]. The service's count of ready messages includes messages
+// in flight: those of this process are subtracted, those of others are not known. Without the right
+// to manage the namespace, it reports only that the queues exist.
 func (c *conn) Inspect(ctx context.Context, queues ...string) (stats []transport.QueueStats, err error) {
 	defer func() { err = c.orClosed(err) }()
 	ctx, cancel := joined(ctx, c.ctx)

@@ -30,7 +30,8 @@ const (
 	perProperty = 10
 )
 
-// decode returns the message of a delivery. Properties stand in for headers that other producers do not write.
+// decode returns the message of a delivery. Properties stand in for headers that other producers do
+// not write.
 func decode(raw *azservicebus.ReceivedMessage) transport.Message {
 	var m transport.Message
 	m.Headers.Reserve(len(raw.ApplicationProperties) + 3)
@@ -118,8 +119,8 @@ func fillIn(h *header.Map, name string, property *string) {
 	}
 }
 
-// positionID returns an id for a message without one, derived from its place in the queue: the same at each delivery,
-// and that of no other message.
+// positionID returns an id for a message without one, derived from its place in the queue: the same
+// at each delivery, and that of no other message.
 func positionID(raw *azservicebus.ReceivedMessage) string {
 	h := sha256.New()
 	if raw.EnqueuedTime != nil {
@@ -131,8 +132,8 @@ func positionID(raw *azservicebus.ReceivedMessage) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// attemptOf returns the delivery count. The broker's does not include this delivery, and the library's is not set for a
-// message without a section of properties.
+// attemptOf returns the delivery count. The broker's does not include this delivery, and the
+// library's is not set for a message without a section of properties.
 func attemptOf(raw *azservicebus.ReceivedMessage) int {
 	n := int(raw.DeliveryCount)
 	if raw.RawAMQPMessage != nil && raw.RawAMQPMessage.Header != nil {
@@ -169,8 +170,9 @@ func text(value any) (string, error) {
 	return fmt.Sprint(value), fmt.Errorf("a value of type %T has no text", value)
 }
 
-// encode returns the message of an operation: headers as application properties, and properties that repeat some of
-// them, as other clients expect. stamps are types for the rules of a shared topic.
+// encode returns the message of an operation: headers as application properties, and properties
+// that repeat some of them, as other clients expect. stamps are types for the rules of a shared
+// topic.
 func encode(op *transport.Operation, stamps []string) (*azservicebus.Message, error) {
 	m := op.Message
 	properties := make(map[string]any, m.Headers.Len()+len(stamps))
@@ -211,8 +213,9 @@ func lastOf(s string, n int) string {
 	return s
 }
 
-// checkText fails for a text that is not valid UTF-8: the client library ends the connection over it (AMQP 1.0, part 1.6.20).
-// In a copy of a received message wrong bytes are replaced instead, because the copy must not be refused.
+// checkText fails for a text that is not valid UTF-8: the client library ends the connection over
+// it (AMQP 1.0, part 1.6.20). In a copy of a received message wrong bytes are replaced instead,
+// because the copy must not be refused.
 func checkText(msg *azservicebus.Message, isCopy bool) error {
 	texts := map[string]*string{
 		"message id": msg.MessageID, "correlation id": msg.CorrelationID, "reply-to address": msg.ReplyTo, "content type": msg.ContentType,
@@ -251,8 +254,9 @@ func property(s string) *string {
 	return &s
 }
 
-// nativeID returns the id for the broker's duplicate detection. A copy that is sent because of a failure is another
-// message for the broker, so its id has further parts, which are the same when the copy is sent twice.
+// nativeID returns the id for the broker's duplicate detection. A copy that is sent because of a
+// failure is another message for the broker, so its id has further parts, which are the same when
+// the copy is sent twice.
 func nativeID(m *transport.Message) string {
 	retries, returns := m.Headers.Get(header.Retries), m.Headers.Get(header.HoldfastReturns)
 	_, known := m.Headers.Lookup(header.MessageID) // without it the receiver could not find the id
@@ -272,7 +276,8 @@ func number(s string) string {
 // maxTTL is the longest time to live of the protocol's header.
 const maxTTL = (1<<32 - 1) * time.Millisecond
 
-// timeToLive returns ttl in whole milliseconds, rounded up, or nil if it is over the protocol's maximum.
+// timeToLive returns ttl in whole milliseconds, rounded up, or nil if it is over the protocol's
+// maximum.
 func timeToLive(ttl time.Duration) *time.Duration {
 	if ttl <= 0 || ttl > maxTTL {
 		return nil
@@ -292,8 +297,8 @@ func sizeOfText(s string) int {
 	return len(s) + 5
 }
 
-// checkSize returns the size of msg, and an error if the broker would refuse it because it is over the limit most. The
-// total size of a copy is left to the broker, which has accepted the original.
+// checkSize returns the size of msg, and an error if the broker would refuse it because it is over
+// the limit most. The total size of a copy is left to the broker, which has accepted the original.
 func checkSize(msg *azservicebus.Message, most int, isCopy bool) (size int, err error) {
 	if body := most - reserve; len(msg.Body) > body && !isCopy {
 		return 0, &transport.TooLargeError{What: "body", Size: len(msg.Body), Max: body}

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Names of the broker's properties, in [transport.Operation].Properties and in [transport.Message].Native. Others in an
-// Operation are ignored.
+// Names of the broker's properties, in [transport.Operation].Properties and in
+// [transport.Message].Native. Others in an Operation are ignored.
 const (
 	PropertySubject        = "subject"
 	PropertyTo             = "to"
@@ -19,22 +19,25 @@ const (
 	PropertyReplySessionID = "reply-to-session-id"
 	PropertyPartitionKey   = "partition-key"
 
-	// Copies of a received message have the properties above again. Those below are of received messages only.
+	// Copies of a received message have the properties above again. Those below are of received
+	// messages only.
 
 	PropertyMessageID    = "message-id"    // of messages of other producers
 	PropertyEnqueuedTime = "enqueued-time" // same; RFC 3339
-	// PropertyDeadLetterReason and PropertyDeadLetterDescription are the broker's reason for dead-lettering a message,
-	// and PropertyDeadLetterSource is the queue in which it did.
+	// PropertyDeadLetterReason and PropertyDeadLetterDescription are the broker's reason for
+	// dead-lettering a message, and PropertyDeadLetterSource is the queue in which it did.
 	PropertyDeadLetterReason      = "DeadLetterReason"
 	PropertyDeadLetterDescription = "DeadLetterErrorDescription"
 	PropertyDeadLetterSource      = "DeadLetterSource"
-	// PropertyRetryError is the error of the last attempt, and PropertyRetryInstance its instance. An immediate retry
-	// writes them to the message's application properties, where the broker's tools show them.
+	// PropertyRetryError is the error of the last attempt, and PropertyRetryInstance its instance.
+	// An immediate retry writes them to the message's application properties, where the broker's
+	// tools show them.
 	PropertyRetryError    = "Holdfast.Retry.Error"
 	PropertyRetryInstance = "Holdfast.Retry.Instance"
 )
 
-// propertyOf returns the field of a message that holds a property, or nil if it is not one to be sent.
+// propertyOf returns the field of a message that holds a property, or nil if it is not one to be
+// sent.
 func propertyOf(msg *azservicebus.Message, name string) **string {
 	switch name {
 	case PropertySubject:
@@ -73,13 +76,14 @@ func setProperties(msg *azservicebus.Message, properties map[string]string) erro
 	return nil
 }
 
-// sameSession reports whether the message session's id and the partition key are equal, as the broker requires.
+// sameSession reports whether the message session's id and the partition key are equal, as the
+// broker requires.
 func sameSession(msg *azservicebus.Message) bool {
 	return msg.SessionID == nil || msg.PartitionKey == nil || *msg.SessionID == *msg.PartitionKey
 }
 
-// sendAgain copies the properties of a received message that the operation does not set, and returns their names.
-// Properties that the broker would refuse are left out.
+// sendAgain copies the properties of a received message that the operation does not set, and
+// returns their names. Properties that the broker would refuse are left out.
 func sendAgain(msg *azservicebus.Message, native map[string]string) (names []string) {
 	if len(native) == 0 {
 		return nil
@@ -100,8 +104,8 @@ func sendAgain(msg *azservicebus.Message, native map[string]string) (names []str
 	return names
 }
 
-// readNative sets Native to properties that no header repeats. Messages of endpoints do without message-id and
-// enqueued-time, which saves time.
+// readNative sets Native to properties that no header repeats. Messages of endpoints do without
+// message-id and enqueued-time, which saves time.
 func readNative(m *transport.Message, raw *azservicebus.ReceivedMessage) {
 	native(m, PropertySubject, valueOr(raw.Subject, ""))
 	native(m, PropertyTo, valueOr(raw.To, ""))

@@ -60,7 +60,8 @@ func TestRefusedPropertiesAreErrors(t *testing.T) {
 	}
 }
 
-// A message sent twice is one for the broker's duplicate detection, and a copy that returns is another.
+// A message sent twice is one for the broker's duplicate detection, and a copy that returns is
+// another.
 func TestCopiesHaveNativeIDsOfTheirOwn(t *testing.T) {
 	id := func(native string, pairs ...string) string {
 		return nativeID(&transport.Message{ID: "m-1", NativeID: native, Headers: headers(append(pairs, header.MessageID, "m-1")...)})
@@ -240,7 +241,8 @@ func TestNotesAreCutBetweenCharacters(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that any message is decoded or Undecodable, and that it is the same after it was sent again.
+// FuzzDecode checks that any message is decoded or Undecodable, and that it is the same after it
+// was sent again.
 func FuzzDecode(f *testing.F) {
 	f.Add("id", "NServiceBus.MessageId", "m-1", []byte("body"), int64(1), uint32(0), false)
 	f.Add("", "NServiceBus.EnclosedMessageTypes", "a;b, c", []byte(nil), int64(-1), uint32(math.MaxUint32), true)
@@ -277,7 +279,8 @@ func FuzzReceipt(f *testing.F) {
 	})
 }
 
-// Translate is not called by the goroutines that receive: a message for which it hangs would hold up all others.
+// Translate is not called by the goroutines that receive: a message for which it hangs would hold
+// up all others.
 func TestTranslateIsLeftToTheEndpoint(t *testing.T) {
 	called := false
 	ns, err := newNamespace(&Transport{

@@ -17,13 +17,14 @@ var _ transport.Purger = (*conn)(nil)
 const (
 	// purgeBatch is how many messages are removed at once.
 	purgeBatch = 200
-	// purgeTimeout bounds the wait for a message that the service shows: another receiver may have it. A link to a distant
-	// or busy service takes a second to be made.
+	// purgeTimeout bounds the wait for a message that the service shows: another receiver may have
+	// it. A link to a distant or busy service takes a second to be made.
 	purgeTimeout = 10 * time.Second
 )
 
-// Purge implements [transport.Purger]: it receives and completes the messages that were there when it began. It asks
-// for no more than these. A later message that comes nevertheless is released, which counts as a delivery.
+// Purge implements [transport.Purger]: it receives and completes the messages that were there when
+// it began. It asks for no more than these. A later message that comes nevertheless is released,
+// which counts as a delivery.
 func (c *conn) Purge(ctx context.Context, queue string) (int64, error) {
 	looked, err := c.Browse(ctx, queue)
 	if err != nil {
@@ -46,8 +47,8 @@ func (c *conn) Purge(ctx context.Context, queue string) (int64, error) {
 	}
 }
 
-// ready returns how many of the messages to be removed are neither delayed nor in flight at this conn, as far as one request
-// shows. 0: none is.
+// ready returns how many of the messages to be removed are neither delayed nor in flight at this
+// conn, as far as one request shows. 0: none is.
 func (cur *cursor) ready(ctx context.Context) (n int, err error) {
 	mine := map[int64]bool{}
 	for _, d := range cur.conn.inFlight(cur.path, cur.dead) {

@@ -16,7 +16,8 @@ import (
 const (
 	// maxReceive is the most that one Receive returns.
 	maxReceive = 500
-	// hearTimeout bounds the request by which a receiver finds out whether the service answers again.
+	// hearTimeout bounds the request by which a receiver finds out whether the service answers
+	// again.
 	hearTimeout = 5 * time.Second
 )
 
@@ -26,8 +27,8 @@ var (
 	_ transport.Listener = (*receiver)(nil)
 )
 
-// receiver receives from a queue over a connection of its own, by several links if many Receive calls run at once.
-// After Close the connection stays until all deliveries are settled or lost.
+// receiver receives from a queue over a connection of its own, by several links if many Receive
+// calls run at once. After Close the connection stays until all deliveries are settled or lost.
 type receiver struct {
 	conn       *conn
 	queue      string // as the endpoint knows it
@@ -89,7 +90,8 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	return r, nil
 }
 
-// look returns an error unless the queue exists and the credential may receive from it. It browses a message.
+// look returns an error unless the queue exists and the credential may receive from it. It browses
+// a message.
 func (r *receiver) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoReply)
 	defer cancel()
@@ -112,8 +114,9 @@ func (r *receiver) Window(int) {}
 // Listening implements [transport.Listener].
 func (r *receiver) Listening() bool { return r.heard.Load() }
 
-// hear browses a message after a failure: a receive at an empty queue gets no answer. The service may have ended the link for
-// that, too, so after a request without an answer the next one attaches another.
+// hear browses a message after a failure: a receive at an empty queue gets no answer. The service
+// may have ended the link for that, too, so after a request without an answer the next one attaches
+// another.
 func (r *receiver) hear(ctx context.Context) error {
 	if r.heard.Load() {
 		return nil

@@ -34,8 +34,9 @@ func (l *link) close() {
 	caught.Wait()
 }
 
-// retire closes a receiver of the library, whose link has ended: by itself the library asks the ended link for messages again
-// and again, without a pause. Deliveries that came by the link are settled by their tokens.
+// retire closes a receiver of the library, whose link has ended: by itself the library asks the
+// ended link for messages again and again, without a pause. Deliveries that came by the link are
+// settled by their tokens.
 func (r *receiver) retire(rcv *azservicebus.Receiver) {
 	r.mu.Lock()
 	r.retired[rcv] = struct{}{}
@@ -68,8 +69,8 @@ func (r *receiver) isRetired(rcv *azservicebus.Receiver) bool {
 	return is
 }
 
-// replaceSettler lets the next request by a lock's token attach a new link. Requests of other deliveries may still wait for
-// answers over the former link, for settleTimeout at most.
+// replaceSettler lets the next request by a lock's token attach a new link. Requests of other
+// deliveries may still wait for answers over the former link, for settleTimeout at most.
 func (r *receiver) replaceSettler(rcv *azservicebus.Receiver) {
 	if !r.settler.forget(rcv) {
 		return // another request has
@@ -86,8 +87,9 @@ func (r *receiver) closeLibrary(rcv *azservicebus.Receiver) {
 	_ = rcv.Close(ctx) // an error leaves it to the client
 }
 
-// drain waits for the messages that the link has asked for: one that the service sends while a link ends stays locked
-// until its lock expires. It reports whether the queue is empty, so that messages may come while the link ends.
+// drain waits for the messages that the link has asked for: one that the service sends while a link
+// ends stays locked until its lock expires. It reports whether the queue is empty, so that messages
+// may come while the link ends.
 func (l *link) drain(ctx context.Context) (empty bool) {
 	busy := l.rate.busy(time.Now())
 	if busy { // they come soon, and the library releases them

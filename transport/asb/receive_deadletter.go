@@ -9,16 +9,19 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// expiredReason is the service's reason for dead-lettering expired messages, in queues that are set to do so.
+// expiredReason is the service's reason for dead-lettering expired messages, in queues that are set
+// to do so.
 const expiredReason = "TTLExpiredException"
 
 // quarantineSuffix ends the name of an endpoint's quarantine queue.
 const quarantineSuffix = ".quarantine"
 
-// deadLettersAtOnce is how many dead letters are moved at once: one that the error queue refuses must not delay others.
+// deadLettersAtOnce is how many dead letters are moved at once: one that the error queue refuses
+// must not delay others.
 const deadLettersAtOnce = 4
 
-// Satellites implements [transport.Satellites]: one for the dead letters of each of the endpoint's queues.
+// Satellites implements [transport.Satellites]: one for the dead letters of each of the endpoint's
+// queues.
 func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	if c.ns.KeepDeadLetters || c.endpoint == "" { // a tool's conn has none
 		return nil, nil
@@ -47,8 +50,8 @@ func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	return all, errors.Join(errs...)
 }
 
-// deadLettered fails with the broker's reason for dead-lettering a message. An expired message is dropped, as its
-// sender intended.
+// deadLettered fails with the broker's reason for dead-lettering a message. An expired message is
+// dropped, as its sender intended.
 func deadLettered(queue string) func(context.Context, *transport.Message) ([]transport.Operation, error) {
 	return func(_ context.Context, m *transport.Message) ([]transport.Operation, error) {
 		reason := m.Native[PropertyDeadLetterReason]

@@ -9,10 +9,11 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// locks records whether the service's delivery counts are exact. They are if a lock outlives its link: then a delivery
-// whose process or connection ends is counted when its lock expires. Microsoft's documentation says that locks end with
-// their connection, which may count or not; users of the service report that they do not end. So a process tests it
-// with its first message: it ends the message's link and renews the lock.
+// locks records whether the service's delivery counts are exact. They are if a lock outlives its
+// link: then a delivery whose process or connection ends is counted when its lock expires.
+// Microsoft's documentation says that locks end with their connection, which may count or not;
+// users of the service report that they do not end. So a process tests it with its first message:
+// it ends the message's link and renews the lock.
 type locks struct {
 	testing sync.Mutex // held while a lock is tested
 	rule    atomic.Int32
@@ -25,7 +26,8 @@ const (
 	ended          // locks end with their link
 )
 
-// test finds out the rule with deliveries that the link has just received. It returns those that are still locked.
+// test finds out the rule with deliveries that the link has just received. It returns those that
+// are still locked.
 func (l *link) test(ctx context.Context, ds []transport.Delivery) []transport.Delivery {
 	r := l.receiver
 	if r.dead || r.conn.endpoint == "" { // dead letters are not counted, and a tool does not count
@@ -44,7 +46,8 @@ func (l *link) test(ctx context.Context, ds []transport.Delivery) []transport.De
 	return ds
 }
 
-// renewUnlinked ends the link and renews the locks of its deliveries. It returns those that are still locked.
+// renewUnlinked ends the link and renews the locks of its deliveries. It returns those that are
+// still locked.
 func (l *link) renewUnlinked(ctx context.Context, ds []transport.Delivery) (locked []transport.Delivery) {
 	l.unlink(ctx)
 	r := l.receiver

@@ -116,7 +116,8 @@ func TestAPartitionedQueueIsNotBrowsed(t *testing.T) {
 	must(t, r.Close())
 }
 
-// The pump bounds the bytes of received messages: the driver must not ask the service for more messages than the limit.
+// The pump bounds the bytes of received messages: the driver must not ask the service for more
+// messages than the limit.
 func TestAReceiveAsksForNoMoreThanItsLimit(t *testing.T) {
 	ns := brokertest.OwnServiceBus(t)
 	c := open(t, on(ns))

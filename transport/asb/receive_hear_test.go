@@ -9,8 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// The link over which a receiver asks whether the service answers may have ended as well, by a condition after which the client
-// library goes on with the link. Messages are received nevertheless.
+// The link over which a receiver asks whether the service answers may have ended as well, by a
+// condition after which the client library goes on with the link. Messages are received
+// nevertheless.
 func TestAReceiverHearsOverANewLink(t *testing.T) {
 	t.Parallel()
 	for _, condition := range []string{"com.microsoft:server-busy", "com.microsoft:timeout", "com.microsoft:operation-cancelled"} {

@@ -15,12 +15,14 @@ import (
 )
 
 const (
-	// linger is how long a Receive waits for more messages after the first. A full queue needs less.
+	// linger is how long a Receive waits for more messages after the first. A full queue needs
+	// less.
 	linger = 5 * time.Millisecond
-	// emptyReturns is how often in a row the client library may return nothing, as it does when the service closes an
-	// idle link, before Receive fails.
+	// emptyReturns is how often in a row the client library may return nothing, as it does when the
+	// service closes an idle link, before Receive fails.
 	emptyReturns = 3
-	// carefulReceives is how many receives ask for one message after the client library could not read one.
+	// carefulReceives is how many receives ask for one message after the client library could not
+	// read one.
 	carefulReceives = 20
 	// bounceTimeout bounds the wait for the library to release late messages.
 	bounceTimeout = 500 * time.Millisecond
@@ -63,9 +65,10 @@ func (l *link) on(cl *client) (*azservicebus.Receiver, error) {
 	return rcv, nil
 }
 
-// room returns the number of messages to ask for. A request for messages cannot be taken back. The library releases
-// messages that come without a receive: they travel twice, and may come too late for the end of the link. So an empty
-// queue is asked for one message, and for twice as many each time that all have come.
+// room returns the number of messages to ask for. A request for messages cannot be taken back. The
+// library releases messages that come without a receive: they travel twice, and may come too late
+// for the end of the link. So an empty queue is asked for one message, and for twice as many each
+// time that all have come.
 func (l *link) room(limit int) int {
 	if l.careful > 0 {
 		l.careful--
@@ -106,7 +109,8 @@ func (l *link) receive(ctx context.Context, limit int) ([]transport.Delivery, er
 	return nil, errors.New("the link was closed several times over")
 }
 
-// request receives once. It returns neither messages nor an error if the service has ended the link.
+// request receives once. It returns neither messages nor an error if the service has ended the
+// link.
 func (l *link) request(ctx context.Context, limit int, own turn) (ds []transport.Delivery, err error) {
 	defer func() { own.end(err) }()
 	cl, err := l.receiver.supervisor.client(ctx)
@@ -135,14 +139,16 @@ func (l *link) request(ctx context.Context, limit int, own turn) (ds []transport
 	return nil, err
 }
 
-// drop lets the next receive attach a new link. The library (v1.11, internal/errors.go) goes on with a link that the service
-// has ended with server-busy, timeout or operation-cancelled, and receives nothing by it.
+// drop lets the next receive attach a new link. The library (v1.11, internal/errors.go) goes on
+// with a link that the service has ended with server-busy, timeout or operation-cancelled, and
+// receives nothing by it.
 func (l *link) drop(rcv *azservicebus.Receiver) {
 	l.forget(rcv)
 	l.receiver.retire(rcv)
 }
 
-// forget makes the next call of on return another receiver than rcv. It reports whether on returned rcv until now.
+// forget makes the next call of on return another receiver than rcv. It reports whether on returned
+// rcv until now.
 func (l *link) forget(rcv *azservicebus.Receiver) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,9 +159,9 @@ func (l *link) forget(rcv *azservicebus.Receiver) bool {
 	return true
 }
 
-// call calls the library, which panics for a message that has one of the library's properties with a type of its own.
-// All messages of that receive stay locked until their locks expire. The next receives ask for one message each, until
-// the broker dead-letters the unreadable one.
+// call calls the library, which panics for a message that has one of the library's properties with
+// a type of its own. All messages of that receive stay locked until their locks expire. The next
+// receives ask for one message each, until the broker dead-letters the unreadable one.
 func (l *link) call(ctx context.Context, cl *client, rcv *azservicebus.Receiver, limit int) (msgs []*azservicebus.ReceivedMessage, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -216,7 +222,8 @@ func (v *supervisor) browse(
 	return found, cl.cause(ctx, err)
 }
 
-// there reports whether a queue exists, by the error of browsing it. A throttled namespace counts as yes.
+// there reports whether a queue exists, by the error of browsing it. A throttled namespace counts
+// as yes.
 func there(err error) bool {
 	return err == nil || errors.Is(err, errUnreadable) || errors.Is(plain(err), errBusy)
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A Receive that asks for one message leaves no request open, so no message arrives between two calls.
+// A Receive that asks for one message leaves no request open, so no message arrives between two
+// calls.
 func TestOneMessageAtATimeKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	ns := brokertest.OwnServiceBus(t)
@@ -33,8 +34,9 @@ func TestOneMessageAtATimeKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// A Receive that gets fewer messages than it asked for leaves a request open. The client library releases a message that
-// arrives before the next Receive. It comes after messages that were sent later, and its delivery is not counted.
+// A Receive that gets fewer messages than it asked for leaves a request open. The client library
+// releases a message that arrives before the next Receive. It comes after messages that were sent
+// later, and its delivery is not counted.
 func TestMessagesBetweenReceivesComeAgain(t *testing.T) {
 	t.Parallel()
 	ns := brokertest.OwnServiceBus(t)

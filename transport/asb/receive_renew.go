@@ -62,13 +62,13 @@ func (r *receiver) renew(ctx context.Context, d transport.Delivery) error {
 	return wrap(err, "renew the lock of a message of %q", r.queue)
 }
 
-// leastLock is the service's shortest lock duration. A message seems to have less if it travelled for long, or if this
-// machine's clock is ahead.
+// leastLock is the service's shortest lock duration. A message seems to have less if it travelled
+// for long, or if this machine's clock is ahead.
 const leastLock = 5 * time.Second
 
-// mindLock renews the locks of a queue if they are shorter than the lease in Limits, by the first message: without the
-// right to manage the namespace the driver learns their duration no earlier. If the service's clock differs from this
-// machine's, it may renew without need, or not notice.
+// mindLock renews the locks of a queue if they are shorter than the lease in Limits, by the first
+// message: without the right to manage the namespace the driver learns their duration no earlier.
+// If the service's clock differs from this machine's, it may renew without need, or not notice.
 func (r *receiver) mindLock(raw *azservicebus.ReceivedMessage) {
 	if raw.LockedUntil == nil {
 		return

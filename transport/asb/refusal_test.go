@@ -17,7 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/asb"
 )
 
-// later returns an operation with a delay and a receipt: it is scheduled by a request on $management.
+// later returns an operation with a delay and a receipt: it is scheduled by a request on
+// $management.
 func later(queue, id string, after time.Duration) transport.Operation {
 	op := to(queue, id)
 	op.After, op.Receipt = after, true
@@ -214,7 +215,8 @@ func TestACancelThatIsUnderWayIsNotFound(t *testing.T) {
 	}
 }
 
-// A publish to a topic that does not exist has no subscribers; a topic that is not found in passing has.
+// A publish to a topic that does not exist has no subscribers; a topic that is not found in passing
+// has.
 func TestATopicThatIsNotFoundInPassingLosesNoEvent(t *testing.T) {
 	t.Parallel()
 	for what, faults := range map[string]brokertest.ServiceBusFaults{
@@ -242,8 +244,8 @@ func TestATopicThatIsNotFoundInPassingLosesNoEvent(t *testing.T) {
 	}
 }
 
-// A disabled topic or queue is not missing: its subscribers exist, and it may be enabled again. Nothing that is sent meanwhile
-// is dropped, and the errors say that it is disabled.
+// A disabled topic or queue is not missing: its subscribers exist, and it may be enabled again.
+// Nothing that is sent meanwhile is dropped, and the errors say that it is disabled.
 func TestWhatIsDisabledIsNotMissing(t *testing.T) {
 	t.Parallel()
 	ns := brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure)
@@ -296,8 +298,8 @@ func TestWhatIsDisabledIsNotMissing(t *testing.T) {
 	}
 }
 
-// An event for a topic that the connection has seen is an error when the topic is gone, and one for a topic that never existed
-// is dropped. A setting decides otherwise.
+// An event for a topic that the connection has seen is an error when the topic is gone, and one for
+// a topic that never existed is dropped. A setting decides otherwise.
 func TestAMissingTopicFailsIfItExisted(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

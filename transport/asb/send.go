@@ -26,8 +26,8 @@ type outgoing struct {
 	receipt transport.Receipt
 }
 
-// slim removes from a copy the headers that repeat properties: a message of the maximum size must have room again. It
-// reports whether there were any.
+// slim removes from a copy the headers that repeat properties: a message of the maximum size must
+// have room again. It reports whether there were any.
 func (m *outgoing) slim() bool {
 	if !m.isCopy {
 		return false
@@ -47,8 +47,8 @@ func (m *outgoing) slim() bool {
 	return identified || len(headers) < before
 }
 
-// bare removes the properties copied from the received message: a copy without them is better than none. It reports
-// whether there were any.
+// bare removes the properties copied from the received message: a copy without them is better than
+// none. It reports whether there were any.
 func (m *outgoing) bare() bool {
 	for _, name := range m.again {
 		*propertyOf(m.msg, name) = nil
@@ -58,9 +58,10 @@ func (m *outgoing) bare() bool {
 	return had
 }
 
-// Dispatch implements [transport.Conn]. Messages to one destination are sent in their order, in as few batches as
-// possible; destinations do not wait for each other. The driver does not repeat a send whose outcome is unknown, but
-// the client library repeats a send over a link that the service had closed.
+// Dispatch implements [transport.Conn]. Messages to one destination are sent in their order, in as
+// few batches as possible; destinations do not wait for each other. The driver does not repeat a
+// send whose outcome is unknown, but the client library repeats a send over a link that the service
+// had closed.
 func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
 	if c.isClosed() {
 		return nil, transport.FailAll(len(ops), transport.ErrClosed)
@@ -132,7 +133,8 @@ func (c *conn) Check(op *transport.Operation) error {
 	return err
 }
 
-// form fills in m, and returns the queue or topic that it is for. It fails if the operation is refused for its content.
+// form fills in m, and returns the queue or topic that it is for. It fails if the operation is
+// refused for its content.
 func (c *conn) form(op *transport.Operation, m *outgoing, now time.Time) (entity string, err error) {
 	name, stamps := op.Queue, []string(nil)
 	if op.Queue == "" {

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// messageBatch collects outgoing messages, and sends them as one when the next does not fit. The results are in the
-// messages.
+// messageBatch collects outgoing messages, and sends them as one when the next does not fit. The
+// results are in the messages.
 type messageBatch struct {
 	*sender
 	over     *senderLink
@@ -52,8 +52,8 @@ func (b *messageBatch) fits(ctx context.Context, m *outgoing) bool {
 	return true
 }
 
-// flush sends the messages added. When the service refuses a batch because of one message, all are sent singly, so that
-// the others do not fail.
+// flush sends the messages added. When the service refuses a batch because of one message, all are
+// sent singly, so that the others do not fail.
 func (b *messageBatch) flush(ctx context.Context) {
 	messages, library := b.messages, b.library
 	b.messages, b.library = nil, nil
@@ -95,7 +95,8 @@ func (b *messageBatch) single(ctx context.Context, m *outgoing) {
 	}
 }
 
-// sized adds sizes to the error of a message that is too large for the namespace, whose limit is not known.
+// sized adds sizes to the error of a message that is too large for the namespace, whose limit is
+// not known.
 func (b *messageBatch) sized(m *outgoing, err error) error {
 	if errors.Is(err, azservicebus.ErrMessageTooLarge) || errors.Is(plain(err), transport.ErrTooLarge) {
 		return &transport.TooLargeError{What: "message", Size: m.size, Max: m.size - 1}
@@ -103,8 +104,8 @@ func (b *messageBatch) sized(m *outgoing, err error) error {
 	return err
 }
 
-// outcome returns the error of the messages of a failed request. Unless the service refused it, it may have accepted
-// them.
+// outcome returns the error of the messages of a failed request. Unless the service refused it, it
+// may have accepted them.
 func (b *messageBatch) outcome(ctx context.Context, err error) error {
 	if errors.Is(err, transport.ErrTooLarge) {
 		return fmt.Errorf("asb: send to %q: %w", b.entity, err)

@@ -15,9 +15,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// schedule sends messages that are due later and have a receipt: the request returns the numbers that cancel them.
-// Messages due at the same time share a request. Messages without a receipt are scheduled by a property and sent like
-// others.
+// schedule sends messages that are due later and have a receipt: the request returns the numbers
+// that cancel them. Messages due at the same time share a request. Messages without a receipt are
+// scheduled by a property and sent like others.
 func (s *sender) schedule(ctx context.Context, group []*outgoing) {
 	var requests sync.WaitGroup
 	for len(group) > 0 {
@@ -35,9 +35,8 @@ func (s *sender) schedule(ctx context.Context, group []*outgoing) {
 const (
 	// mostScheduled bounds the messages of a request, which has to fit in a message itself.
 	mostScheduled = 50
-	// mostManaged is the largest message that the service schedules in a request: for larger ones the request times
-	// out.
-	// https://github.com/Azure/azure-service-bus/issues/740
+	// mostManaged is the largest message that the service schedules in a request: for larger ones
+	// the request times out. https://github.com/Azure/azure-service-bus/issues/740
 	mostManaged = 1 << 20
 )
 
@@ -78,7 +77,8 @@ func (b *messageBatch) room(group []*outgoing) int {
 	return len(group)
 }
 
-// scheduleSome makes a request. When the service refuses it because of one message, it makes a request for each.
+// scheduleSome makes a request. When the service refuses it because of one message, it makes a
+// request for each.
 func (b *messageBatch) scheduleSome(ctx context.Context, group []*outgoing) {
 	if b.denied != nil {
 		fail(group, b.denied)
@@ -136,8 +136,8 @@ func (c *conn) Cancel(ctx context.Context, handle string) error {
 	}
 }
 
-// alreadyCancelled is in the answer when another request is cancelling the message, such as an earlier one whose answer
-// was lost.
+// alreadyCancelled is in the answer when another request is cancelling the message, such as an
+// earlier one whose answer was lost.
 const alreadyCancelled = "already being cancelled"
 
 func (b *messageBatch) cancel(ctx context.Context, number int64) error {

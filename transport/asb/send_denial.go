@@ -7,9 +7,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// denial records that a destination refuses all requests, because it does not exist, is disabled or full, or the key has no right
-// to it. Further messages fail without a request, except for one each denialPause, until a request succeeds. The zero
-// value permits all.
+// denial records that a destination refuses all requests, because it does not exist, is disabled or
+// full, or the key has no right to it. Further messages fail without a request, except for one each
+// denialPause, until a request succeeds. The zero value permits all.
 type denial struct {
 	mu    sync.Mutex // guards the fields below
 	err   error

@@ -9,7 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// The service detaches a link that was idle for 10 minutes. The next send over that link would have an unknown outcome.
+// The service detaches a link that was idle for 10 minutes. The next send over that link would have
+// an unknown outcome.
 func TestASendAfterAnIdleTimeUsesANewLink(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

@@ -7,13 +7,13 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
 
-// linkIdle is the time without a request after which a link is not used again. The service detaches it after 10 minutes, and
-// the client library does not say whether a message on a detached link was sent:
-// https://learn.microsoft.com/azure/service-bus-messaging/service-bus-amqp-troubleshoot
+// linkIdle is the time without a request after which a link is not used again. The service detaches
+// it after 10 minutes, and the client library does not say whether a message on a detached link was
+// sent: https://learn.microsoft.com/azure/service-bus-messaging/service-bus-amqp-troubleshoot
 const linkIdle = 5 * time.Minute
 
-// senderLink is the library's sender on a client, shared by concurrent requests. Closing it ends all of them, so one
-// that is not to be used again is closed after the last.
+// senderLink is the library's sender on a client, shared by concurrent requests. Closing it ends
+// all of them, so one that is not to be used again is closed after the last.
 type senderLink struct {
 	*azservicebus.Sender
 	of *client
@@ -48,8 +48,8 @@ func (s *sender) acquire(ctx context.Context) (*senderLink, error) {
 	return s.share(own, cl), nil
 }
 
-// share adds a user to the link on a client and returns it. If there is none, own becomes the link; with own nil,
-// share returns nil.
+// share adds a user to the link on a client and returns it. If there is none, own becomes the link;
+// with own nil, share returns nil.
 func (s *sender) share(own *senderLink, cl *client) *senderLink {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +84,8 @@ func (s *sender) release(l *senderLink, broken bool) {
 	}
 }
 
-// retire closes a link in a goroutine, once it has no users. After close the client ends it. Called with mu held.
+// retire closes a link in a goroutine, once it has no users. After close the client ends it. Called
+// with mu held.
 func (s *sender) retire(l *senderLink) {
 	if l == nil {
 		return

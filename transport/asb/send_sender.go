@@ -17,8 +17,8 @@ import (
 const (
 	// sendTimeout bounds a request to send.
 	sendTimeout = 30 * time.Second
-	// flushers is how many requests to one destination are in flight before further messages are batched, and how many
-	// batches are in flight then.
+	// flushers is how many requests to one destination are in flight before further messages are
+	// batched, and how many batches are in flight then.
 	flushers = 2
 	// groupsPerFlush is how many Dispatch calls share a request.
 	groupsPerFlush = 100
@@ -57,8 +57,8 @@ func (c *conn) sender(entity string) (*sender, error) {
 	return s, nil
 }
 
-// paced sends a group by do, and sends messages again that the service refused because the namespace is throttled,
-// after a pause. The results are in the messages.
+// paced sends a group by do, and sends messages again that the service refused because the
+// namespace is throttled, after a pause. The results are in the messages.
 func (s *sender) paced(ctx context.Context, group []*outgoing, do func(context.Context, []*outgoing)) {
 	for began := time.Now(); len(group) > 0; {
 		own, err := s.turn(ctx, began, group[0].publish)
@@ -77,8 +77,9 @@ func (s *sender) paced(ctx context.Context, group []*outgoing, do func(context.C
 	}
 }
 
-// turn waits until the throttle permits a request, at most sendTimeout after began. It fails at once when the
-// destination refuses all requests, except for a missing topic: a first subscription may have created it.
+// turn waits until the throttle permits a request, at most sendTimeout after began. It fails at
+// once when the destination refuses all requests, except for a missing topic: a first subscription
+// may have created it.
 func (s *sender) turn(ctx context.Context, began time.Time, publish bool) (turn, error) {
 	if err := s.denial.check(time.Now()); err != nil && (!publish || !errors.Is(err, transport.ErrNoQueue)) {
 		return turn{}, err
@@ -97,8 +98,8 @@ func (s *sender) turn(ctx context.Context, began time.Time, publish bool) (turn,
 	return own, err
 }
 
-// outcomes ends a turn with the results of a group, and returns the messages that the service refused because the
-// namespace is throttled.
+// outcomes ends a turn with the results of a group, and returns the messages that the service
+// refused because the namespace is throttled.
 func (s *sender) outcomes(own turn, group []*outgoing) (busy []*outgoing) {
 	var failed, throttled error
 	for _, m := range group {
@@ -117,8 +118,8 @@ func (s *sender) outcomes(own turn, group []*outgoing) (busy []*outgoing) {
 	return busy
 }
 
-// sendOnce sends a group in a request of its own while few are in flight, which saves a change of goroutines, else by
-// the batcher.
+// sendOnce sends a group in a request of its own while few are in flight, which saves a change of
+// goroutines, else by the batcher.
 func (s *sender) sendOnce(ctx context.Context, group []*outgoing) {
 	defer s.direct.Add(-1)
 	if s.direct.Add(1) > flushers {
@@ -173,8 +174,8 @@ func (s *sender) request(ctx context.Context, groups ...[]*outgoing) error {
 	})
 }
 
-// withLink calls do with an empty batch and a context that ends with the connection, with the conn, and after
-// sendTimeout.
+// withLink calls do with an empty batch and a context that ends with the connection, with the conn,
+// and after sendTimeout.
 func (s *sender) withLink(ctx context.Context, do func(context.Context, *messageBatch) error) error {
 	ctx, end := joined(ctx, s.conn.ctx)
 	defer end()
@@ -202,8 +203,9 @@ func (s *sender) close() {
 	s.closing.Stop()
 }
 
-// unsent returns the error of messages that were certainly not sent. It is ErrUnreachable unless the service refused
-// these messages themselves. A disabled destination may be enabled again, so it refuses no message.
+// unsent returns the error of messages that were certainly not sent. It is ErrUnreachable unless
+// the service refused these messages themselves. A disabled destination may be enabled again, so it
+// refuses no message.
 func (s *sender) unsent(err error) error {
 	own := plain(err)
 	if errors.Is(own, errOff) { // of this destination alone

@@ -43,8 +43,8 @@ func idsIn(ms []*transport.Message) (ids []string) {
 	return ids
 }
 
-// queued returns the messages of a queue in its order. Receiving may change the order: the client library releases
-// messages that come after its Receive has returned.
+// queued returns the messages of a queue in its order. Receiving may change the order: the client
+// library releases messages that come after its Receive has returned.
 func queued(t *testing.T, c transport.Conn, queue string) (all []*transport.Message) {
 	t.Helper()
 	cursor, err := c.(transport.Browser).Browse(within(t), queue)
@@ -105,7 +105,8 @@ func TestLargeMessagesGoByThemselvesInTheirOrder(t *testing.T) {
 	}
 }
 
-// Clients do not learn the namespace's own limit: the error of a message that it refuses has sizes all the same.
+// Clients do not learn the namespace's own limit: the error of a message that it refuses has sizes
+// all the same.
 func TestATooLargeMessageFailsAlone(t *testing.T) {
 	ns := brokertest.OwnServiceBusSized(t, 100<<10, 100<<10)
 	c := open(t, on(ns))

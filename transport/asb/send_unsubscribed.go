@@ -9,12 +9,14 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// An event published to a topic that never existed has no subscribers and is dropped, unless Transport.MissingTopic says
-// otherwise; a topic that existed was deleted with its subscriptions, which is an error. The service also answers "not
-// found" for short times, and for the $management of a topic alone, so a topic counts as missing only after two such
-// answers in a row about the topic itself.
+// An event published to a topic that never existed has no subscribers and is dropped, unless
+// Transport.MissingTopic says otherwise; a topic that existed was deleted with its subscriptions,
+// which is an error. The service also answers "not found" for short times, and for the $management
+// of a topic alone, so a topic counts as missing only after two such answers in a row about the
+// topic itself.
 
-// unconfirmed returns the messages whose topic was not found, unless that was found out twice in a row lately.
+// unconfirmed returns the messages whose topic was not found, unless that was found out twice in a
+// row lately.
 func (s *sender) unconfirmed(group []*outgoing) (missing []*outgoing) {
 	if time.Since(time.Unix(0, s.absent.Load())) < denialPause {
 		return nil
@@ -28,7 +30,8 @@ func (s *sender) unconfirmed(group []*outgoing) (missing []*outgoing) {
 	return missing
 }
 
-// result returns the error of a message after its last request: nil for an event that has no subscribers.
+// result returns the error of a message after its last request: nil for an event that has no
+// subscribers.
 func (s *sender) result(m *outgoing) error {
 	switch {
 	case !m.publish || !errors.Is(m.err, transport.ErrNoQueue):

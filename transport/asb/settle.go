@@ -16,7 +16,8 @@ import (
 const (
 	// settleTimeout bounds one request to settle.
 	settleTimeout = 5 * time.Second
-	// settleTries is how many requests there may be, the first over the link that the message came by.
+	// settleTries is how many requests there may be, the first over the link that the message came
+	// by.
 	settleTries = 4
 	// maxReason is the longest text that is left in a message's properties.
 	maxReason = 1000
@@ -30,8 +31,8 @@ var (
 	errOver = fmt.Errorf("asb: settled already, or its lock expired: %w", transport.ErrLeaseLost)
 )
 
-// delivery is a locked message. The lock has a token, which is valid over any connection: so a settlement never affects
-// a later delivery, and is not lost with the link.
+// delivery is a locked message. The lock has a token, which is valid over any connection: so a
+// settlement never affects a later delivery, and is not lost with the link.
 type delivery struct {
 	receiver *receiver
 	raw      *azservicebus.ReceivedMessage // read-only
@@ -54,7 +55,8 @@ var complete = verb{"complete", func(ctx context.Context, rcv *azservicebus.Rece
 	return rcv.CompleteMessage(ctx, raw, nil)
 }}
 
-// abandon returns a message with further properties. It counts as an attempt: the library has no verb that does not.
+// abandon returns a message with further properties. It counts as an attempt: the library has no
+// verb that does not.
 func abandon(name string, properties map[string]any) verb {
 	return verb{name, func(ctx context.Context, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
 		return rcv.AbandonMessage(ctx, raw, &azservicebus.AbandonMessageOptions{PropertiesToModify: properties})
@@ -84,8 +86,8 @@ func (d *delivery) RetryBecause(ctx context.Context, reason string) error {
 	return d.settle(ctx, abandon("retry", note))
 }
 
-// Release implements [transport.Delivery]. It counts as an attempt. It makes no request if the lock must have expired,
-// whether the namespace can be reached or not.
+// Release implements [transport.Delivery]. It counts as an attempt. It makes no request if the lock
+// must have expired, whether the namespace can be reached or not.
 func (d *delivery) Release(ctx context.Context) error {
 	if d.overdue() {
 		d.end()
@@ -128,8 +130,8 @@ func (d *delivery) DeadLetter(ctx context.Context, reason string) error {
 		options.ErrorDescription = &description
 	}
 	return d.settle(ctx, verb{"dead-letter", func(ctx context.Context, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
-		// By its token the message is dead-lettered in a request. On the link the library writes reason and description
-		// under keys that are no symbols, which a strict service drops.
+		// By its token the message is dead-lettered in a request. On the link the library writes
+		// reason and description under keys that are no symbols, which a strict service drops.
 		return rcv.DeadLetterMessage(ctx, &azservicebus.ReceivedMessage{LockToken: raw.LockToken}, options)
 	}})
 }
@@ -181,7 +183,8 @@ func (d *delivery) settle(ctx context.Context, v verb) error {
 	return wrap(err, "%s a message of %q", v.name, d.receiver.queue)
 }
 
-// request settles over the link that received the message, or by the lock's token if the link is lost.
+// request settles over the link that received the message, or by the lock's token if the link is
+// lost.
 func (d *delivery) request(ctx context.Context, v verb) error {
 	err := errLost
 	if d.client.alive() && !d.receiver.isRetired(d.rcv) {
@@ -206,7 +209,8 @@ func done(err error) bool {
 	return answered(err) && !oneOf(err, errBusy, errFailed) || errors.Is(err, transport.ErrClosed)
 }
 
-// byToken carries out a verb by the lock's token. The library may write to the message, which is a new one.
+// byToken carries out a verb by the lock's token. The library may write to the message, which is a
+// new one.
 func (d *delivery) byToken(ctx context.Context, v verb) (err error) {
 	own, err := d.receiver.supervisor.throttle.wait(ctx)
 	if err != nil {
@@ -228,8 +232,8 @@ func (d *delivery) byToken(ctx context.Context, v verb) (err error) {
 	return err
 }
 
-// ask makes a request within settleTimeout and the life of the connection: by itself the client library tries for
-// minutes.
+// ask makes a request within settleTimeout and the life of the connection: by itself the client
+// library tries for minutes.
 func (v verb) ask(ctx context.Context, cl *client, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleTimeout, errNoReply)
 	defer cancel()

@@ -161,8 +161,9 @@ func TestLinksThatTheServiceEndsAreMadeAgain(t *testing.T) {
 	nothing(t, r)
 }
 
-// The service may end the links of a queue by any condition. A receiver attaches a new link, whether the client library counts
-// the condition as an end or not. Messages that handlers have are settled or delivered once more.
+// The service may end the links of a queue by any condition. A receiver attaches a new link,
+// whether the client library counts the condition as an end or not. Messages that handlers have are
+// settled or delivered once more.
 func TestALinkThatHasEndedIsReplaced(t *testing.T) {
 	t.Parallel()
 	for _, condition := range []string{
@@ -245,7 +246,8 @@ func TestARetryLeavesItsReasonWithTheMessage(t *testing.T) {
 	}
 }
 
-// A panic of the client library must not end the process, nor prevent other messages from being received.
+// A panic of the client library must not end the process, nor prevent other messages from being
+// received.
 func TestAnUnreadableMessageBlocksNoOther(t *testing.T) {
 	t.Parallel()
 	ns := brokertest.OwnServiceBus(t)
@@ -328,7 +330,8 @@ func TestADeadLetterKeepsItsReasonOnAStrictService(t *testing.T) {
 	}
 }
 
-// putUnreadable sends a message with a property that the library converts to a text without a check.
+// putUnreadable sends a message with a property that the library converts to a text without a
+// check.
 func putUnreadable(t *testing.T, ns *brokertest.ServiceBusNamespace, queue string) {
 	t.Helper()
 	err := rawSender(t, ns, queue).SendMessage(within(t), &azservicebus.Message{

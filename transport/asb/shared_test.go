@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/asb"
 )
 
-// shared is a namespace for several tests. A test removes the queues and topics that it creates there.
+// shared is a namespace for several tests. A test removes the queues and topics that it creates
+// there.
 type shared struct {
 	*brokertest.ServiceBusNamespace
 	admin *admin.Client
@@ -34,8 +35,8 @@ func sharedNamespace(t *testing.T) shared {
 	return shared{ns, client}
 }
 
-// name returns a unique name. The queue and the topic of that name are removed after the test, with the topic's
-// subscriptions.
+// name returns a unique name. The queue and the topic of that name are removed after the test, with
+// the topic's subscriptions.
 func (s shared) name(t testing.TB, part string) string {
 	name := brokertest.Name(t, part)
 	t.Cleanup(func() {
@@ -52,7 +53,8 @@ func (s shared) name(t testing.TB, part string) string {
 	return name
 }
 
-// transport returns the driver with a shared topic of its own, which is removed with its subscriptions.
+// transport returns the driver with a shared topic of its own, which is removed with its
+// subscriptions.
 func (s shared) transport(t testing.TB) *asb.Transport {
 	tr := on(s.ServiceBusNamespace)
 	tr.Topology.HierarchyTopic = s.name(t, "hierarchies")

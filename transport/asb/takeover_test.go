@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A queue that NServiceBus's installer has created is used as it is: with the messages that wait in it, also those that
-// are scheduled.
+// A queue that NServiceBus's installer has created is used as it is: with the messages that wait in
+// it, also those that are scheduled.
 func TestAQueueOfNServiceBusIsTakenOver(t *testing.T) {
 	t.Parallel()
 	ns := brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure)
@@ -56,8 +56,8 @@ func TestAQueueOfNServiceBusIsTakenOver(t *testing.T) {
 	}
 }
 
-// NServiceBus receives from queues that we have created: its installer accepts a queue that exists, and its receiver
-// needs no more than peek-lock.
+// NServiceBus receives from queues that we have created: its installer accepts a queue that exists,
+// and its receiver needs no more than peek-lock.
 func TestNServiceBusTakesOverAQueueOfOurs(t *testing.T) {
 	t.Parallel()
 	ns := brokertest.OwnServiceBusOf(t, brokertest.ServiceBusAzure)

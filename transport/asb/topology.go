@@ -7,28 +7,33 @@ import (
 	"slices"
 )
 
-// Topology chooses the topics of events. An event without base types is published to the topic of its full name, as in
-// NServiceBus's topology of a topic per event. One with base types is published to a shared topic: there each message
-// has a property for each of its types, and a subscription has a rule for each type, so that a subscriber to a base
-// type receives the event once.
+// Topology chooses the topics of events. An event without base types is published to the topic of
+// its full name, as in NServiceBus's topology of a topic per event. One with base types is
+// published to a shared topic: there each message has a property for each of its types, and a
+// subscription has a rule for each type, so that a subscriber to a base type receives the event
+// once.
 //
-// The tables map single types to other topics, as NServiceBus's do. Publishers and subscribers of a type have to agree.
+// The tables map single types to other topics, as NServiceBus's do. Publishers and subscribers of a
+// type have to agree.
 type Topology struct {
-	// HierarchyTopic is the topic that events with base types share: "holdfast.hierarchies" unless set.
+	// HierarchyTopic is the topic that events with base types share: "holdfast.hierarchies" unless
+	// set.
 	HierarchyTopic string
-	// NoHierarchies ignores base types, as NServiceBus does: every event is published to the topic of its own name. An
-	// endpoint that handles a base type subscribes to the topics of that type and of the events in its configuration that
-	// derive from it.
+	// NoHierarchies ignores base types, as NServiceBus does: every event is published to the topic
+	// of its own name. An endpoint that handles a base type subscribes to the topics of that type
+	// and of the events in its configuration that derive from it.
 	NoHierarchies bool
-	// PublishTo maps types, by their wire names, to topics. SubscribeTo has the same topics unless it has others.
+	// PublishTo maps types, by their wire names, to topics. SubscribeTo has the same topics unless
+	// it has others.
 	PublishTo map[string]string
 	// SubscribeTo maps types to the topics of their subscriptions.
 	SubscribeTo map[string][]string
-	// Shared are the mapped topics with several types. As on the HierarchyTopic, messages have a property for each of
-	// their types, and subscriptions have rules: NServiceBus's correlation filter mode.
+	// Shared are the mapped topics with several types. As on the HierarchyTopic, messages have a
+	// property for each of their types, and subscriptions have rules: NServiceBus's correlation
+	// filter mode.
 	Shared []string
-	// Subscriptions maps queues to the names of their subscriptions: the queue's own unless set. One over 50
-	// characters is cut, and ends in a hash of the whole.
+	// Subscriptions maps queues to the names of their subscriptions: the queue's own unless set.
+	// One over 50 characters is cut, and ends in a hash of the whole.
 	Subscriptions map[string]string
 }
 

@@ -32,8 +32,8 @@ func (c *conn) ShortName(address string) string {
 	return name
 }
 
-// short returns a name or path without the hierarchy; with it, where the rest begins with the hierarchy again, and would
-// be read as another path.
+// short returns a name or path without the hierarchy; with it, where the rest begins with the
+// hierarchy again, and would be read as another path.
 func (n naming) short(path string) string {
 	if name, ok := strings.CutPrefix(path, n.prefix); ok && !strings.HasPrefix(name, n.prefix) {
 		return name

@@ -24,8 +24,8 @@ import (
 // idleTimeout is how long an idle connection to the administration is kept.
 const idleTimeout = 90 * time.Second
 
-// administration manages queues and topics over HTTP. It needs the right to manage the namespace. Without it the driver
-// browses an entity to find out whether it exists.
+// administration manages queues and topics over HTTP. It needs the right to manage the namespace.
+// Without it the driver browses an entity to find out whether it exists.
 type administration struct {
 	*admin.Client
 	http *http.Transport
@@ -58,7 +58,8 @@ func newAdministration(ns *namespace) (*administration, error) {
 	return a, err
 }
 
-// redirect sends requests to another host than that of the namespace, such as the management port of an emulator.
+// redirect sends requests to another host than that of the namespace, such as the management port
+// of an emulator.
 type redirect struct {
 	to     *url.URL // without a host for that of the namespace
 	client *http.Client
@@ -72,12 +73,13 @@ func (r *redirect) Do(req *http.Request) (*http.Response, error) {
 	return r.client.Do(req)
 }
 
-// quotaReached is in the text of a refusal because of a quota of the namespace, which has the status of one for lack of
-// rights.
+// quotaReached is in the text of a refusal because of a quota of the namespace, which has the
+// status of one for lack of rights.
 // https://learn.microsoft.com/azure/service-bus-messaging/service-bus-resource-manager-exceptions
 const quotaReached = "SubCode=40300"
 
-// managed returns an error of the administration as one of the driver's own, without the library's dump of the request.
+// managed returns an error of the administration as one of the driver's own, without the library's
+// dump of the request.
 func managed(err error) error {
 	switch code := status(err); {
 	case err == nil:
@@ -119,13 +121,14 @@ func detail(err error) string {
 // unmanageable reports whether the credential has no right to manage the namespace.
 func unmanageable(err error) bool { return errors.Is(managed(err), errManage) }
 
-// exists returns an error unless a queue exists. It browses a message, which needs no right to manage.
+// exists returns an error unless a queue exists. It browses a message, which needs no right to
+// manage.
 func (c *conn) exists(ctx context.Context, path string) error {
 	return c.peek(ctx, func(cl *client) (*azservicebus.Receiver, error) { return cl.NewReceiverForQueue(path, nil) })
 }
 
-// subscribed returns an error unless a subscription exists. One that forwards cannot be received from: the broker's
-// refusal differs from that of a missing one.
+// subscribed returns an error unless a subscription exists. One that forwards cannot be received
+// from: the broker's refusal differs from that of a missing one.
 func (c *conn) subscribed(ctx context.Context, topic, name string) error {
 	err := c.peek(ctx, func(cl *client) (*azservicebus.Receiver, error) {
 		return cl.NewReceiverForSubscription(topic, name, nil)

@@ -2,13 +2,13 @@ package asb
 
 import "context"
 
-// emulatorDeliveryCount is the highest delivery limit that Microsoft's emulator accepts. It also limits the size of a
-// queue or topic, to 100 MB, which is its default.
+// emulatorDeliveryCount is the highest delivery limit that Microsoft's emulator accepts. It also
+// limits the size of a queue or topic, to 100 MB, which is its default.
 // https://learn.microsoft.com/azure/service-bus-messaging/overview-emulator
 const emulatorDeliveryCount = 10
 
-// lower changes settings to those that an emulator accepts: it lowers the delivery limit, and leaves the size to the
-// emulator. Either pointer may be nil.
+// lower changes settings to those that an emulator accepts: it lowers the delivery limit, and
+// leaves the size to the emulator. Either pointer may be nil.
 func (c *conn) lower(ctx context.Context, deliveries, size **int32) {
 	if deliveries != nil && **deliveries > emulatorDeliveryCount {
 		*deliveries = new(int32(emulatorDeliveryCount))

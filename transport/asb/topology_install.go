@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Install implements [transport.Installer]: it creates missing queues, and the topics that events are published to.
-// Without the right to manage the namespace it fails unless the queues exist.
+// Install implements [transport.Installer]: it creates missing queues, and the topics that events
+// are published to. Without the right to manage the namespace it fails unless the queues exist.
 func (c *conn) Install(ctx context.Context, plan transport.Plan) (err error) {
 	defer c.forgetDenials()
 	defer func() { err = c.orClosed(err) }()
@@ -47,8 +47,8 @@ func (c *conn) Install(ctx context.Context, plan transport.Plan) (err error) {
 	return nil
 }
 
-// checkNames fails if a topic of the plan has the name of a queue: queues and topics share one set of names, which does not
-// distinguish letters by case, and the events would be sent to the queue.
+// checkNames fails if a topic of the plan has the name of a queue: queues and topics share one set
+// of names, which does not distinguish letters by case, and the events would be sent to the queue.
 func (c *conn) checkNames(plan transport.Plan) error {
 	for _, topic := range c.published(plan.Types) {
 		path := c.naming.path(topic)
@@ -99,9 +99,9 @@ func (c *conn) installQueue(ctx context.Context, q transport.Queue) error {
 	return wrap(managed(err), "install queue %q", q.Name)
 }
 
-// ensure returns an entity that exists. Else it creates it and returns nil: if an emulator refuses the values of the
-// service, with its own, and if another process is creating the entity, it waits until the entity exists, which may
-// take the service a while. Either pointer may be nil.
+// ensure returns an entity that exists. Else it creates it and returns nil: if an emulator refuses
+// the values of the service, with its own, and if another process is creating the entity, it waits
+// until the entity exists, which may take the service a while. Either pointer may be nil.
 func ensure[F, C any](
 	ctx context.Context, c *conn, deliveries, size **int32, find func() (*F, error), create func() (C, error),
 ) (*F, error) {

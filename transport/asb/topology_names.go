@@ -41,8 +41,8 @@ func newNaming(t *Transport) naming {
 	return n
 }
 
-// path returns the path of a queue or topic. NServiceBus writes addresses with the hierarchy in front, so a name that
-// begins with it is a path already.
+// path returns the path of a queue or topic. NServiceBus writes addresses with the hierarchy in
+// front, so a name that begins with it is a path already.
 func (n naming) path(name string) string {
 	if strings.HasPrefix(name, n.prefix) {
 		return name
@@ -50,7 +50,8 @@ func (n naming) path(name string) string {
 	return n.prefix + name
 }
 
-// entity returns the path of a queue or topic. A name that is not valid is a [*transport.NameError].
+// entity returns the path of a queue or topic. A name that is not valid is a
+// [*transport.NameError].
 func (n naming) entity(name string) (string, error) {
 	path := n.path(name)
 	if !validEntity(path) {
@@ -66,8 +67,8 @@ func (n naming) queue(name string) (path string, dead bool, err error) {
 	return path, dead, err
 }
 
-// subscription returns the name of a queue's subscriptions on every topic: the queue's name if that is short enough, else
-// with a hash of it at the end.
+// subscription returns the name of a queue's subscriptions on every topic: the queue's name if that
+// is short enough, else with a hash of it at the end.
 func (n naming) subscription(queue string) string {
 	if own := n.subscriptions[queue]; own != "" {
 		return own
@@ -94,6 +95,6 @@ func hash16(s string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// topicOf returns the topic of a type that is not mapped: its full name, in which the plus of .NET's nested types,
-// which no topic may have, becomes a dot.
+// topicOf returns the topic of a type that is not mapped: its full name, in which the plus of
+// .NET's nested types, which no topic may have, becomes a dot.
 func topicOf(kind string) string { return strings.ReplaceAll(kind, "+", ".") }

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Remove implements [transport.Remover]: it deletes the queues, after the subscriptions of the hierarchy's topics that
-// forward to them. Topics stay. It needs the right to manage the namespace.
+// Remove implements [transport.Remover]: it deletes the queues, after the subscriptions of the
+// hierarchy's topics that forward to them. Topics stay. It needs the right to manage the namespace.
 func (c *conn) Remove(ctx context.Context, queues ...string) error {
 	ctx, cancel := joined(ctx, c.ctx)
 	defer cancel()

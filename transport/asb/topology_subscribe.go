@@ -18,9 +18,9 @@ var _ transport.DerivedSubscriber = (*conn)(nil)
 // SubscribesDerived implements [transport.DerivedSubscriber].
 func (c *conn) SubscribesDerived() bool { return c.ns.Topology.NoHierarchies }
 
-// Subscribe implements [transport.Subscriber]: on each topic of the types it creates a subscription that forwards to
-// the queue, and on shared topics a rule for each type. Without the right to manage the namespace it fails unless the
-// subscriptions exist.
+// Subscribe implements [transport.Subscriber]: on each topic of the types it creates a subscription
+// that forwards to the queue, and on shared topics a rule for each type. Without the right to
+// manage the namespace it fails unless the subscriptions exist.
 func (c *conn) Subscribe(ctx context.Context, queue string, types []string) error {
 	ctx, cancel := joined(ctx, c.ctx)
 	defer cancel()
@@ -49,8 +49,8 @@ func (c *conn) subscribe(ctx context.Context, queue string, s subscription) erro
 	return wrap(managed(err), "subscribe queue %q to %q by topic %q", queue, s.types, s.Topic)
 }
 
-// manageSubscription creates a subscription that forwards to the queue, and its rules. Without rules it takes all
-// messages.
+// manageSubscription creates a subscription that forwards to the queue, and its rules. Without
+// rules it takes all messages.
 func (c *conn) manageSubscription(ctx context.Context, s subscription) error {
 	p := &admin.SubscriptionProperties{
 		LockDuration:            new(duration(defaultLock)),

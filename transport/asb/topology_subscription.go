@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Subscription is a subscription of an endpoint's queue to a topic, with the names in the namespace.
+// Subscription is a subscription of an endpoint's queue to a topic, with the names in the
+// namespace.
 type Subscription struct {
 	Topic string
 	Name  string
@@ -13,8 +14,8 @@ type Subscription struct {
 	Rules []string // names, one for each type on a shared topic; none if the subscription takes all messages
 }
 
-// Subscriptions returns the subscriptions that the queue of an endpoint needs for types, in the order of their topics.
-// An endpoint creates them if it has the right to manage the namespace.
+// Subscriptions returns the subscriptions that the queue of an endpoint needs for types, in the
+// order of their topics. An endpoint creates them if it has the right to manage the namespace.
 func (t *Transport) Subscriptions(queue string, types ...string) (all []Subscription) {
 	for _, s := range t.subscriptions(queue, types) {
 		all = append(all, s.Subscription)

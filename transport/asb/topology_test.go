@@ -157,8 +157,8 @@ func TestAQueueOfALongNameSubscribes(t *testing.T) {
 	}
 }
 
-// An endpoint that handles a base type gets the events that derive from it, once each, also where each event has a topic
-// of its own.
+// An endpoint that handles a base type gets the events that derive from it, once each, also where
+// each event has a topic of its own.
 func TestABaseTypeGetsDerivedEvents(t *testing.T) {
 	type (
 		base    struct{ N int }

@@ -15,8 +15,8 @@ import (
 // fewDeliveries is a delivery limit that an endpoint's own counting may reach.
 const fewDeliveries = defaultDeliveryCount / 4
 
-// Verify implements [transport.Verifier]. Without the right to manage the namespace, existing queues are
-// [transport.Unknown], and topics are not compared.
+// Verify implements [transport.Verifier]. Without the right to manage the namespace, existing
+// queues are [transport.Unknown], and topics are not compared.
 func (c *conn) Verify(ctx context.Context, plan transport.Plan) ([]transport.Finding, error) {
 	ctx, cancel := joined(ctx, c.ctx)
 	defer cancel()
@@ -110,8 +110,9 @@ func valueOr[T any](p *T, other T) T {
 	return *p
 }
 
-// VerifySubscriptions returns a finding for each subscription, and each rule of one, that Subscribe would create for
-// queue and types: none when all is there. It changes nothing. It needs the right to manage the namespace.
+// VerifySubscriptions returns a finding for each subscription, and each rule of one, that Subscribe
+// would create for queue and types: none when all is there. It changes nothing. It needs the right
+// to manage the namespace.
 func (c *conn) VerifySubscriptions(ctx context.Context, queue string, types []string) ([]transport.Finding, error) {
 	ctx, cancel := joined(ctx, c.ctx)
 	defer cancel()

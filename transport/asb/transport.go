@@ -18,71 +18,79 @@ type MissingTopic string
 const (
 	// FailMissingTopic fails the publish with [transport.ErrNoQueue].
 	FailMissingTopic MissingTopic = "fail"
-	// IgnoreMissingTopic drops the event, with one line of the log for each topic: a topic that does not exist has no
-	// subscribers. NServiceBus does the same.
+	// IgnoreMissingTopic drops the event, with one line of the log for each topic: a topic that
+	// does not exist has no subscribers. NServiceBus does the same.
 	IgnoreMissingTopic MissingTopic = "ignore"
 )
 
 // Transport connects to a namespace of Azure Service Bus. It holds configuration only, and must not
 // change while it is open. Either ConnectionString or both Namespace and Credential are required.
 type Transport struct {
-	// ConnectionString is the string that the portal shows: "Endpoint=sb://…;SharedAccessKeyName=…;SharedAccessKey=…".
-	// With "UseDevelopmentEmulator=true" connections have no TLS. Neither errors nor logs show its keys.
+	// ConnectionString is the string that the portal shows:
+	// "Endpoint=sb://…;SharedAccessKeyName=…;SharedAccessKey=…". With "UseDevelopmentEmulator=true"
+	// connections have no TLS. Neither errors nor logs show its keys.
 	ConnectionString string
-	// Namespace is the host, such as "shop.servicebus.windows.net", and Credential a credential of package azidentity.
+	// Namespace is the host, such as "shop.servicebus.windows.net", and Credential a credential of
+	// package azidentity.
 	Namespace  string
 	Credential azcore.TokenCredential
 
-	// Address is the "host:port" that is dialled instead of the namespace: a proxy or a private address. It must still
-	// present the namespace's certificate. Optional.
+	// Address is the "host:port" that is dialled instead of the namespace: a proxy or a private
+	// address. It must still present the namespace's certificate. Optional.
 	Address string
-	// WebSocket connects through port 443 if a firewall blocks 5671: it dials the URL, wss://…, with the subprotocol
-	// "AMQPWSB10", with a WebSocket library of your choice. It must return within 10 s, and when ctx ends. Optional.
+	// WebSocket connects through port 443 if a firewall blocks 5671: it dials the URL, wss://…,
+	// with the subprotocol "AMQPWSB10", with a WebSocket library of your choice. It must return
+	// within 10 s, and when ctx ends. Optional.
 	WebSocket func(ctx context.Context, url string) (net.Conn, error)
 	// TLS configures TLS. nil: the system's certificate authorities.
 	TLS *tls.Config
-	// Administration is the URL at which queues and topics are managed. Default: "https://" and the namespace, and port
-	// 5300 of an emulator.
+	// Administration is the URL at which queues and topics are managed. Default: "https://" and the
+	// namespace, and port 5300 of an emulator.
 	Administration string
 
-	// Hierarchy is a prefix of the names of all queues and topics, followed by a slash: with "prod", the queue of the
-	// endpoint "sales" is "prod/sales". Optional.
+	// Hierarchy is a prefix of the names of all queues and topics, followed by a slash: with
+	// "prod", the queue of the endpoint "sales" is "prod/sales". Optional.
 	Hierarchy string
-	// MissingTopic selects how a publish to a missing topic is handled. The zero value fails if the connection has seen the topic,
-	// by a publish that succeeded or by Install or Subscribe, and else drops the event as [IgnoreMissingTopic] does.
+	// MissingTopic selects how a publish to a missing topic is handled. The zero value fails if the
+	// connection has seen the topic, by a publish that succeeded or by Install or Subscribe, and
+	// else drops the event as [IgnoreMissingTopic] does.
 	MissingTopic MissingTopic
-	// Topology selects the topics of events. The zero value is sufficient unless other systems use the namespace.
+	// Topology selects the topics of events. The zero value is sufficient unless other systems use
+	// the namespace.
 	Topology Topology
 
-	// LockDuration is the time until a lock that is not renewed expires: 5 s to 5 min. Install creates queues with it. It
-	// must not be longer than the lock duration of the queues received from. 0: the lock duration of the endpoint's queue,
-	// or 5 min without the right to read it.
+	// LockDuration is the time until a lock that is not renewed expires: 5 s to 5 min. Install
+	// creates queues with it. It must not be longer than the lock duration of the queues received
+	// from. 0: the lock duration of the endpoint's queue, or 5 min without the right to read it.
 	LockDuration time.Duration
-	// MaxDeliveryCount is how often the broker delivers a message of the endpoint's own queues before it moves the message
-	// to the queue's dead letters. The endpoint's own count should end first, so MaxDeliveryCount must be far above the
-	// number of immediate retries. 0: 100. Existing queues are used unchanged. Install sets at most 10 on Microsoft's
-	// emulator, which refuses more.
+	// MaxDeliveryCount is how often the broker delivers a message of the endpoint's own queues
+	// before it moves the message to the queue's dead letters. The endpoint's own count should end
+	// first, so MaxDeliveryCount must be far above the number of immediate retries. 0: 100.
+	// Existing queues are used unchanged. Install sets at most 10 on Microsoft's emulator, which
+	// refuses more.
 	MaxDeliveryCount int
-	// KeepDeadLetters leaves dead letters in place. Otherwise a running endpoint moves the dead letters of its queues to
-	// its error queue.
+	// KeepDeadLetters leaves dead letters in place. Otherwise a running endpoint moves the dead
+	// letters of its queues to its error queue.
 	KeepDeadLetters bool
 	// MaxSize is the size of the queues and topics that Install creates, in megabytes. 0: 5120.
 	MaxSize int
-	// Partitioned makes Install create queues and topics that several brokers share and that keep no order. Such queues
-	// cannot be browsed or purged.
+	// Partitioned makes Install create queues and topics that several brokers share and that keep
+	// no order. Such queues cannot be browsed or purged.
 	Partitioned bool
-	// DuplicateDetection makes Install create the endpoint's queues such that a message sent twice within this time is
-	// kept once. 20 s to 7 days; 0: no detection. Existing queues are used unchanged.
+	// DuplicateDetection makes Install create the endpoint's queues such that a message sent twice
+	// within this time is kept once. 20 s to 7 days; 0: no detection. Existing queues are used
+	// unchanged.
 	DuplicateDetection time.Duration
 
-	// MaxMessageSize is the namespace's limit for a message, headers included, in bytes. 0: 256 KiB, that of the standard
-	// tier.
+	// MaxMessageSize is the namespace's limit for a message, headers included, in bytes. 0: 256
+	// KiB, that of the standard tier.
 	MaxMessageSize int
 	// Links is the number of links on which a busy queue is received. 0: 2.
 	Links int
-	// Translate is called with each received message before the endpoint processes it, and may change it. For messages of
-	// other producers it can set a type in the header NServiceBus.EnclosedMessageTypes, or another body. The message's
-	// Native has the broker's properties. If Translate panics, the message is moved to the error queue. If Translate hangs,
+	// Translate is called with each received message before the endpoint processes it, and may
+	// change it. For messages of other producers it can set a type in the header
+	// NServiceBus.EnclosedMessageTypes, or another body. The message's Native has the broker's
+	// properties. If Translate panics, the message is moved to the error queue. If Translate hangs,
 	// its message keeps its slot. Several goroutines call it at once. Optional.
 	Translate func(m *transport.Message)
 }
@@ -101,7 +109,8 @@ var _ transport.Transport = (*Transport)(nil)
 // System returns "servicebus".
 func (*Transport) System() string { return "servicebus" }
 
-// Open connects and authenticates. It fails within seconds when the namespace cannot be reached or refuses the key.
+// Open connects and authenticates. It fails within seconds when the namespace cannot be reached or
+// refuses the key.
 func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
 	if err := t.check(); err != nil {
 		return nil, err

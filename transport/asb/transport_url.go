@@ -12,8 +12,9 @@ import (
 
 var errURL = errors.New("asb: not a valid URL: write sb://KEYNAME:KEY@NAMESPACE, with special characters of the key percent-encoded")
 
-// ParseURL returns the Transport of a URL, "sb://KEYNAME:KEY@NAMESPACE.servicebus.windows.net". Without a key the
-// caller sets Transport.Credential before it opens the Transport. Options of the URL:
+// ParseURL returns the Transport of a URL, "sb://KEYNAME:KEY@NAMESPACE.servicebus.windows.net".
+// Without a key the caller sets Transport.Credential before it opens the Transport. Options of the
+// URL:
 //
 //   - hierarchy=NAME and administration=URL: the fields of these names
 //   - missing_topic=fail or ignore: MissingTopic

@@ -16,8 +16,8 @@ type cursor struct {
 	closed bool
 }
 
-// Browse implements [transport.Browser]. It costs nothing, and does not list messages that are being handled or are
-// delayed.
+// Browse implements [transport.Browser]. It costs nothing, and does not list messages that are
+// being handled or are delayed.
 func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	cur := &cursor{conn: c, queue: queue}
 	err := c.call(ctx, "Browse", queue, func() error {

@@ -117,8 +117,8 @@ func (c *conn) Hasten(ctx context.Context, queue string, handles []string) error
 	})
 }
 
-// DeadLetter moves the message to the queue's dead-letter queue, whose name ends in ".dead", with the native property
-// "DeadLetterReason".
+// DeadLetter moves the message to the queue's dead-letter queue, whose name ends in ".dead", with
+// the native property "DeadLetterReason".
 func (d *delivery) DeadLetter(ctx context.Context, reason string) error {
 	return d.settle(ctx, "DeadLetter", func(it *item) error {
 		it.queue.end(it)

@@ -92,8 +92,8 @@ func (c *conn) refusal(op *transport.Operation, now time.Time) error {
 	return nil
 }
 
-// missing adds the operations whose queue does not exist to the failed ones, and those with a name for a queue without
-// timers.
+// missing adds the operations whose queue does not exist to the failed ones, and those with a name
+// for a queue without timers.
 func (b *broker) missing(ops []transport.Operation, failed failures) failures {
 	for i := range ops {
 		if ops[i].Queue == "" || failed.has(i) {
@@ -110,8 +110,8 @@ func (b *broker) missing(ops []transport.Operation, failed failures) failures {
 	return failed
 }
 
-// put carries out the operations that have not failed. Only a delayed send has a receipt: a delayed publish is a
-// message per subscriber.
+// put carries out the operations that have not failed. Only a delayed send has a receipt: a delayed
+// publish is a message per subscriber.
 func (c *conn) put(ops []transport.Operation, failed failures) (receipts []transport.Receipt) {
 	now := time.Now()
 	for i := range ops {
@@ -163,8 +163,8 @@ func (b *broker) destinations(types []string) []*queue {
 	return found
 }
 
-// newItem copies the message of an operation, which its sender may reuse afterwards, without the properties of an
-// earlier delivery.
+// newItem copies the message of an operation, which its sender may reuse afterwards, without the
+// properties of an earlier delivery.
 func newItem(op *transport.Operation) *item {
 	m := op.Message
 	return &item{

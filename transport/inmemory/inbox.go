@@ -10,7 +10,8 @@ import (
 
 var _ transport.InboxInspector = (*conn)(nil)
 
-// inbox is a record of handled messages, guarded by broker.mu. Ids that are old are removed before each access.
+// inbox is a record of handled messages, guarded by broker.mu. Ids that are old are removed before
+// each access.
 type inbox struct {
 	handled map[[16]byte]handled
 	order   []recorded // as they were recorded; also ids that were forgotten since
@@ -50,8 +51,8 @@ func (c *conn) inbox(name string) (*inbox, error) {
 	return in, nil
 }
 
-// unhandled fails with ErrAlreadyHandled if the inbox has the id of the key, and succeeds without a key. The broker is
-// locked.
+// unhandled fails with ErrAlreadyHandled if the inbox has the id of the key, and succeeds without a
+// key. The broker is locked.
 func (c *conn) unhandled(name string, key *transport.HandledKey) error {
 	if key == nil {
 		return nil

@@ -9,7 +9,8 @@ type list struct {
 
 func (l *list) append(it *item) { l.insert(it, l.last) }
 
-// restore inserts an item by its seq. Returned items are older than most of the list, so the search is short.
+// restore inserts an item by its seq. Returned items are older than most of the list, so the search
+// is short.
 func (l *list) restore(it *item) {
 	var after *item
 	for next := l.first; next != nil && next.seq < it.seq; next = next.next {
@@ -35,8 +36,8 @@ func (l *list) insert(it, after *item) {
 	l.len++
 }
 
-// within returns how many of the first items, up to limit, have at most maxBytes bytes in total: at least 1 if there is
-// one.
+// within returns how many of the first items, up to limit, have at most maxBytes bytes in total: at
+// least 1 if there is one.
 func (l *list) within(limit int, maxBytes int64) int {
 	n := 0
 	for it := l.first; it != nil && n < limit; it = it.next {

@@ -42,8 +42,9 @@ func (b *broker) find(name string) (*queue, error) {
 	return nil, fmt.Errorf("inmemory: queue %q: %w", name, transport.ErrNoQueue)
 }
 
-// item is a message in a queue. It is ready in queue.ready, held by a delivery, or delayed in queue.timed alone. Ready
-// and held items are in queue.timed too if their state ends at a known time.
+// item is a message in a queue. It is ready in queue.ready, held by a delivery, or delayed in
+// queue.timed alone. Ready and held items are in queue.timed too if their state ends at a known
+// time.
 type item struct {
 	message  transport.Message
 	queue    *queue
@@ -63,8 +64,8 @@ type item struct {
 	prev, next *item
 }
 
-// queue is a queue, guarded by broker.mu. Nothing runs in the background: advance carries out everything that is due,
-// before each access to the queue.
+// queue is a queue, guarded by broker.mu. Nothing runs in the background: advance carries out
+// everything that is due, before each access to the queue.
 type queue struct {
 	name    string
 	b       *broker
@@ -102,7 +103,8 @@ func (q *queue) append(it *item, now time.Time) {
 	q.wake()
 }
 
-// restore makes a delivered message ready again, at its former place, or discards it if it has expired meanwhile.
+// restore makes a delivered message ready again, at its former place, or discards it if it has
+// expired meanwhile.
 func (q *queue) restore(it *item, now time.Time) {
 	q.reclaim(it)
 	if !it.expires.IsZero() {
@@ -193,7 +195,8 @@ func (q *queue) forget(it *item) {
 	it.receipt = ""
 }
 
-// vacate removes the message with that name, also a delivered one, whose delivery has then lost its lease.
+// vacate removes the message with that name, also a delivered one, whose delivery has then lost its
+// lease.
 func (q *queue) vacate(name string) {
 	switch it := q.names[name]; {
 	case it == nil:

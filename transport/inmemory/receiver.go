@@ -40,8 +40,8 @@ func (r *receiver) ReceiveBytes(ctx context.Context, limit int, maxBytes int64) 
 	}
 }
 
-// take returns deliveries, or the next change of an empty queue: changed is closed then, and due is the time of what is
-// scheduled, or zero.
+// take returns deliveries, or the next change of an empty queue: changed is closed then, and due is
+// the time of what is scheduled, or zero.
 func (r *receiver) take(
 	limit int, maxBytes int64,
 ) (ds []transport.Delivery, changed <-chan struct{}, due time.Time, err error) {

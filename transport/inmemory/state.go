@@ -21,7 +21,8 @@ var (
 // lockWait is the time for which a transaction waits for a record that another one has locked.
 const lockWait = 5 * time.Second
 
-// records is the table of records, guarded by broker.mu. Ended records whose time is over are removed before each access.
+// records is the table of records, guarded by broker.mu. Ended records whose time is over are
+// removed before each access.
 type records struct {
 	byID  map[transport.RecordID]*record
 	ended []transport.RecordID // of records that have ended; they may be gone, or active again
@@ -129,9 +130,9 @@ func (t *tx) load(
 	}
 }
 
-// lock adds a record to t's set if it exists or is to be created, or returns a channel that is closed when another
-// transaction no longer has it locked. As in databases, a record that another transaction is creating does not exist for
-// those that create none. The broker is locked.
+// lock adds a record to t's set if it exists or is to be created, or returns a channel that is
+// closed when another transaction no longer has it locked. As in databases, a record that another
+// transaction is creating does not exist for those that create none. The broker is locked.
 func (t *tx) lock(table *records, id transport.RecordID, create *transport.RecordName) (busy <-chan struct{}) {
 	if _, known, _ := t.set.Load(id, create); known {
 		return nil

@@ -13,8 +13,8 @@ func (c *conn) Store(ctx context.Context, e transport.OutboxEntry) error {
 	return c.store(ctx, e, nil)
 }
 
-// BeginStore fails only if Transport.Fail returns an error, or with ErrClosed. Complete looks the key up: of two
-// transactions with one key, the first to complete succeeds.
+// BeginStore fails only if Transport.Fail returns an error, or with ErrClosed. Complete looks the
+// key up: of two transactions with one key, the first to complete succeeds.
 func (c *conn) BeginStore(ctx context.Context, e transport.OutboxEntry) (transport.Tx, error) {
 	err := c.call(ctx, "BeginStore", e.Inbox, func() error { return nil })
 	if err != nil {

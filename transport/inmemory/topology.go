@@ -71,7 +71,8 @@ func (c *conn) VerifySubscriptions(
 	return found, err
 }
 
-// Remove deletes queues and inboxes. It fails a Receive that waits for one of the queues, and ends the leases of their deliveries.
+// Remove deletes queues and inboxes. It fails a Receive that waits for one of the queues, and ends
+// the leases of their deliveries.
 func (c *conn) Remove(ctx context.Context, queues ...string) error {
 	return c.call(ctx, "Remove", strings.Join(queues, " "), func() error {
 		for _, name := range queues {

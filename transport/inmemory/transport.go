@@ -1,11 +1,12 @@
-// Package inmemory is a message broker in the memory of the process: the smallest complete driver, for tests, examples
-// and benchmarks of the endpoint.
+// Package inmemory is a message broker in the memory of the process: the smallest complete driver,
+// for tests, examples and benchmarks of the endpoint.
 //
-// It implements the contract of package transport with one exception: no message survives the process. It starts no
-// goroutine and uses only the clock of package time, so that it works inside a testing/synctest bubble, where an hour
-// of delay takes no time.
+// It implements the contract of package transport with one exception: no message survives the
+// process. It starts no goroutine and uses only the clock of package time, so that it works inside
+// a testing/synctest bubble, where an hour of delay takes no time.
 //
-// It offers every capability. Transport.Without removes some, to test an endpoint on a broker without them.
+// It offers every capability. Transport.Without removes some, to test an endpoint on a broker
+// without them.
 package inmemory
 
 import (
@@ -16,14 +17,15 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Transport is a broker and its configuration: endpoints with the same *Transport reach each other, and messages wait
-// in it while none is connected. The zero value is an empty broker with every capability. Set the fields before the
-// first use, and do not copy it after.
+// Transport is a broker and its configuration: endpoints with the same *Transport reach each other,
+// and messages wait in it while none is connected. The zero value is an empty broker with every
+// capability. Set the fields before the first use, and do not copy it after.
 type Transport struct {
-	// Lease is the time after which a delivery expires unless its lease is renewed; then the message is delivered again.
-	// 0: a delivery is valid until the Conn is closed.
+	// Lease is the time after which a delivery expires unless its lease is renewed; then the
+	// message is delivered again. 0: a delivery is valid until the Conn is closed.
 	Lease time.Duration
-	// MaxBody and MaxHeaders are the largest body and the largest headers of a message, in bytes. 0: no limit.
+	// MaxBody and MaxHeaders are the largest body and the largest headers of a message, in bytes.
+	// 0: no limit.
 	MaxBody    int
 	MaxHeaders int
 	// MaxDelay is the longest delay of an operation. 0: no limit.
@@ -34,15 +36,16 @@ type Transport struct {
 	Without Capability
 	// Satellites are the satellites that every Conn reports.
 	Satellites []transport.Satellite
-	// Fail, if set, is called before every call that a broker could fail. If it returns an error, the call returns that
-	// error and has no effect. verb is the name of the method ("Open", "Dispatch", "Receive", "Complete"; "Dispatch" also
-	// for each operation of CompleteWith and Store), and object is the queue, the queues, the inbox, the first type of a
-	// publish, a receipt, the kind of records, or the id of a record as the text of a UUID. "Store" is also the verb of Complete of a transaction of BeginStore.
-	// It must be safe for concurrent use.
+	// Fail, if set, is called before every call that a broker could fail. If it returns an error,
+	// the call returns that error and has no effect. verb is the name of the method ("Open",
+	// "Dispatch", "Receive", "Complete"; "Dispatch" also for each operation of CompleteWith and
+	// Store), and object is the queue, the queues, the inbox, the first type of a publish, a
+	// receipt, the kind of records, or the id of a record as the text of a UUID. "Store" is also
+	// the verb of Complete of a transaction of BeginStore. It must be safe for concurrent use.
 	Fail func(verb, object string) error
-	// Refuse, if set, is called with each operation that is checked or sent. If it returns an error, the broker refuses the
-	// operation because of its message: that error is [transport.ErrContent] or a TooLargeError. It must be safe for
-	// concurrent use.
+	// Refuse, if set, is called with each operation that is checked or sent. If it returns an
+	// error, the broker refuses the operation because of its message: that error is
+	// [transport.ErrContent] or a TooLargeError. It must be safe for concurrent use.
 	Refuse func(op *transport.Operation) error
 
 	broker broker
@@ -87,8 +90,9 @@ func (t *Transport) CreateQueues(names ...string) {
 	}
 }
 
-// Put appends a message to a queue as another program could: without checks, and with Native, NativeID and Undecodable
-// unchanged. The broker owns m afterwards. It fails with [transport.ErrNoQueue].
+// Put appends a message to a queue as another program could: without checks, and with Native,
+// NativeID and Undecodable unchanged. The broker owns m afterwards. It fails with
+// [transport.ErrNoQueue].
 func (t *Transport) Put(queue string, m *transport.Message) error {
 	t.broker.mu.Lock()
 	defer t.broker.mu.Unlock()
@@ -100,8 +104,8 @@ func (t *Transport) Put(queue string, m *transport.Message) error {
 	return nil
 }
 
-// Messages returns the messages of a queue that are ready to be received, in order, and leaves them there. It returns
-// none if there is no such queue.
+// Messages returns the messages of a queue that are ready to be received, in order, and leaves them
+// there. It returns none if there is no such queue.
 func (t *Transport) Messages(queue string) []*transport.Message {
 	t.broker.mu.Lock()
 	defer t.broker.mu.Unlock()

@@ -9,11 +9,13 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// OnCommit calls f when the transaction of a handler is committed: together with the completion of its message or, where the
-// Transport is the outbox of an endpoint, with the record that the message was handled, and with its sends, and not at all if the handler fails. So a handler's writes to memory take part in its transaction. s provides
-// the transaction, such as a session of the endpoint. f must not use the Transport, and must not panic: the writes of
-// earlier functions cannot be undone, and are repeated by the next attempt. OnCommit fails if s does, for a transaction
-// of another driver, and for one that is over. It is safe for concurrent use.
+// OnCommit calls f when the transaction of a handler is committed: together with the completion of
+// its message or, where the Transport is the outbox of an endpoint, with the record that the
+// message was handled, and with its sends, and not at all if the handler fails. So a handler's
+// writes to memory take part in its transaction. s provides the transaction, such as a session of
+// the endpoint. f must not use the Transport, and must not panic: the writes of earlier functions
+// cannot be undone, and are repeated by the next attempt. OnCommit fails if s does, for a
+// transaction of another driver, and for one that is over. It is safe for concurrent use.
 func OnCommit(ctx context.Context, s interface {
 	Tx(ctx context.Context) (transport.HandlerTx, error)
 }, f func(),

@@ -2,11 +2,12 @@ package inmemory
 
 import "github.com/holdfast-go/holdfast/transport"
 
-// A type assertion must not find a capability that Transport.Without names. So the functions of this package that begin
-// with without return a struct that embeds only the other interfaces: Go needs one type for each set of them.
+// A type assertion must not find a capability that Transport.Without names. So the functions of
+// this package that begin with without return a struct that embeds only the other interfaces: Go
+// needs one type for each set of them.
 
-// withoutConn returns c without the optional interfaces in w. Inboxes and records are installed, so without an
-// Installer there is no OutboxStore and no StateInspector.
+// withoutConn returns c without the optional interfaces in w. Inboxes and records are installed, so
+// without an Installer there is no OutboxStore and no StateInspector.
 func withoutConn(c *conn, w Capability) transport.Conn {
 	type (
 		Base = interface {
@@ -101,7 +102,8 @@ func withoutConn(c *conn, w Capability) transport.Conn {
 	}
 }
 
-// withoutReceiver returns r without the optional interfaces in w: a Renewer if its deliveries are leased.
+// withoutReceiver returns r without the optional interfaces in w: a Renewer if its deliveries are
+// leased.
 func withoutReceiver(r *receiver, leased bool, w Capability) transport.Receiver {
 	type Base = transport.Receiver
 	switch {

@@ -2,8 +2,9 @@ package inmemory
 
 import "github.com/holdfast-go/holdfast/transport"
 
-// withoutDelivery returns d without the optional interfaces in w. Keys are recorded in inboxes, which are installed, and
-// in the mode with transactions: without an Installer or a Transactor there is no HandledRecorder.
+// withoutDelivery returns d without the optional interfaces in w. Keys are recorded in inboxes,
+// which are installed, and in the mode with transactions: without an Installer or a Transactor
+// there is no HandledRecorder.
 func withoutDelivery(d *delivery, w Capability) transport.Delivery {
 	type (
 		C  = transport.Completer

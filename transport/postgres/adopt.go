@@ -24,11 +24,13 @@ const (
 var errNoSession = errors.New("a table is taken over in one session, which a proxy that pools transactions does not keep: " +
 	"set ListenURL to the server behind the proxy")
 
-// A piece is a part of an adoption, which is executed outside of transactions. Repeated it changes nothing.
+// A piece is a part of an adoption, which is executed outside of transactions. Repeated it changes
+// nothing.
 type piece struct {
 	of   string
 	text string
-	// generates reports whether text is a query for statements, which are executed one after the other.
+	// generates reports whether text is a query for statements, which are executed one after the
+	// other.
 	generates bool
 }
 
@@ -67,8 +69,8 @@ func (s *store) adopt(ctx context.Context, plan transport.Plan) error {
 	return nil
 }
 
-// change changes the tables: again where that was a deadlock, as with an installer of an earlier version, or where rows
-// with equal ids were inserted meanwhile.
+// change changes the tables: again where that was a deadlock, as with an installer of an earlier
+// version, or where rows with equal ids were inserted meanwhile.
 func (a *adopter) change(ctx context.Context, plan transport.Plan) (err error) {
 	for range 5 {
 		err = a.all(ctx, a.store.adoption(plan))
@@ -88,11 +90,12 @@ func (s *store) noticed(ctx context.Context, n *pgconn.Notice) {
 	s.log.Log(ctx, level, n.Message) //nolint:sloglint // the texts are those of the statements
 }
 
-// adoptSettings are the settings of a session that takes tables over. An index may take longer than any statement of
-// an endpoint.
+// adoptSettings are the settings of a session that takes tables over. An index may take longer than
+// any statement of an endpoint.
 const adoptSettings = `SET standard_conforming_strings = on; SET statement_timeout = 0; SET lock_timeout = 0; SET default_transaction_isolation = 'read committed'`
 
-// begin makes the settings of the session and takes the lock of installers, without waiting in a transaction.
+// begin makes the settings of the session and takes the lock of installers, without waiting in a
+// transaction.
 func (a *adopter) begin(ctx context.Context) error {
 	if prepare := a.store.listener.config.AfterConnect; prepare != nil {
 		if err := prepare(ctx, a.session); err != nil {
@@ -141,8 +144,8 @@ func (a *adopter) one(ctx context.Context, p piece) error {
 	return err
 }
 
-// slowly executes a statement that may wait for other sessions without blocking them, and logs the sessions that it
-// waits for.
+// slowly executes a statement that may wait for other sessions without blocking them, and logs the
+// sessions that it waits for.
 func (a *adopter) slowly(ctx context.Context, of, text string) error {
 	watched, end := context.WithCancel(ctx)
 	var watch sync.WaitGroup

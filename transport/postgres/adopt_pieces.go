@@ -8,9 +8,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// adoption returns the pieces that take over the tables of plan's queues, which exist: those of NServiceBus get the
-// columns and indexes of a queue, except shared ones, which both systems use as they are. Tables of the version before
-// get ids of type uuid. A kill at any point leaves a state that the pieces complete when they are repeated.
+// adoption returns the pieces that take over the tables of plan's queues, which exist: those of
+// NServiceBus get the columns and indexes of a queue, except shared ones, which both systems use as
+// they are. Tables of the version before get ids of type uuid. A kill at any point leaves a state
+// that the pieces complete when they are repeated.
 func (s *store) adoption(plan transport.Plan) (pieces []piece) {
 	for _, q := range plan.Queues {
 		t := s.table(q.Name)
@@ -24,8 +25,8 @@ func (s *store) adoption(plan transport.Plan) (pieces []piece) {
 	return pieces
 }
 
-// columns that a foreign table lacks. The default of visible_at is evaluated once for all rows, so the table is not
-// rewritten.
+// columns that a foreign table lacks. The default of visible_at is evaluated once for all rows, so
+// the table is not rewritten.
 const adoptedColumns = `ADD COLUMN visible_at timestamptz NOT NULL DEFAULT statement_timestamp(),
 	ADD COLUMN delivery_count integer NOT NULL DEFAULT 0, ADD COLUMN lease_id bigint, ADD COLUMN lease_owner text,
 	ADD COLUMN last_error text, ALTER COLUMN id SET DEFAULT gen_random_uuid()`
@@ -130,12 +131,14 @@ func idIs(t *table, kind string) string {
 		` AND attname = 'id' AND NOT attisdropped AND atttypid = ` + literal(kind) + `::regtype)`
 }
 
-// isAdopted returns the condition that t was created by NServiceBus and taken over: its seq is no identity column.
+// isAdopted returns the condition that t was created by NServiceBus and taken over: its seq is no
+// identity column.
 func isAdopted(t *table) string {
 	return `(` + isOurs(t) + ` AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = ` + regclass(t.quoted) + ` AND attname = 'seq' AND attidentity = ''))`
 }
 
-// wantsUniqueID returns the condition that t is a queue whose ids should have a unique index, and have none.
+// wantsUniqueID returns the condition that t is a queue whose ids should have a unique index, and
+// have none.
 func wantsUniqueID(t *table, shared bool) string {
 	wanted := isAdopted(t)
 	if shared {
@@ -151,11 +154,13 @@ func uniqueColumn(t *table, column string) string {
 	AND i.indpred IS NULL AND i.indexprs IS NULL AND a.attname = ` + literal(column) + `)`
 }
 
-// adoptLockWait is the longest time that a change of a table waits for its lock, and keeps inserts waiting behind it.
+// adoptLockWait is the longest time that a change of a table waits for its lock, and keeps inserts
+// waiting behind it.
 const adoptLockWait = "50ms"
 
-// repeated returns the statement that executes text in a transaction of its own: again, after a pause, while it does not
-// get its locks in time. Where condition is false, which text brings about, it does nothing.
+// repeated returns the statement that executes text in a transaction of its own: again, after a
+// pause, while it does not get its locks in time. Where condition is false, which text brings
+// about, it does nothing.
 func repeated(t *table, doing, condition, text string) string {
 	return do(`DECLARE
 	said timestamptz := clock_timestamp() - interval '` + fmt.Sprint((progressEvery - progressFirst).Seconds()) + ` seconds';
@@ -191,7 +196,8 @@ func holders(t *table) string {
 				AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))), '')`
 }
 
-// adoptScript returns the statements of an adoption as text for psql, which executes each by itself.
+// adoptScript returns the statements of an adoption as text for psql, which executes each by
+// itself.
 func (s *store) adoptScript(plan transport.Plan) string {
 	var b strings.Builder
 	b.WriteString("-- For psql, without --single-transaction.\n\\set ON_ERROR_STOP on\n\\set AUTOCOMMIT on\n" + adoptSettings + ";\n")

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// refusals returns the pieces that fail where the table of a queue of plan is one of another kind, but not exactly one of
-// NServiceBus. They change nothing.
+// refusals returns the pieces that fail where the table of a queue of plan is one of another kind,
+// but not exactly one of NServiceBus. They change nothing.
 func (s *store) refusals(plan transport.Plan) (pieces []piece) {
 	for _, q := range plan.Queues {
 		if q.Shared {
@@ -28,7 +28,8 @@ func (s *store) refusals(plan transport.Plan) (pieces []piece) {
 
 const refusal = "its table cannot be taken over, because it is not exactly one of NServiceBus: "
 
-// problems returns the query for the texts about what t has that a queue table of NServiceBus does not have, or lacks.
+// problems returns the query for the texts about what t has that a queue table of NServiceBus does
+// not have, or lacks.
 func problems(t *table) string {
 	return strings.ReplaceAll(`WITH c AS (SELECT * FROM pg_class WHERE oid = @table),
 a AS (SELECT * FROM pg_attribute WHERE attrelid = @table AND attnum > 0 AND NOT attisdropped),

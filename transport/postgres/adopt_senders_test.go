@@ -24,7 +24,8 @@ func (w *world) connected() *pgx.Conn {
 	return c
 }
 
-// keepSending sends as NServiceBus does until stop, and returns the number of messages and the longest time of an insert.
+// keepSending sends as NServiceBus does until stop, and returns the number of messages and the
+// longest time of an insert.
 func keepSending(t *testing.T, db *pgx.Conn, address string, stop <-chan struct{}) (n int, longest time.Duration) {
 	t.Helper()
 	for {

@@ -393,9 +393,8 @@ func (l *lines) wait(t *testing.T, text string) {
 	}
 }
 
-// Installers that wait for an adoption are in no transaction.
-// An installer that waits for another one has no open transaction meanwhile, which would keep indexes from being
-// created.
+// Installers that wait for an adoption are in no transaction. An installer that waits for another
+// one has no open transaction meanwhile, which would keep indexes from being created.
 func TestInstallersWaitOutsideTransactions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "in")

@@ -71,8 +71,8 @@ func bench(b *testing.B, workers int, handle func(context.Context, transport.Del
 	}
 }
 
-// BenchmarkUniqueID measures the cost of the unique index on ids, which shared queues have: it sends a hundred messages
-// at a time.
+// BenchmarkUniqueID measures the cost of the unique index on ids, which shared queues have: it
+// sends a hundred messages at a time.
 func BenchmarkUniqueID(b *testing.B) {
 	for _, shares := range []bool{false, true} {
 		b.Run(fmt.Sprintf("index=%t", shares), func(b *testing.B) {

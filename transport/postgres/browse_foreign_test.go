@@ -115,7 +115,8 @@ func TestMessageNServiceBusReceivesStays(t *testing.T) {
 	}
 }
 
-// A row is taken by its seq and its id: the seq may be that of another row when the table was emptied meanwhile.
+// A row is taken by its seq and its id: the seq may be that of another row when the table was
+// emptied meanwhile.
 func TestARowWithTheSeqOfAnotherIsNotTaken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -140,7 +141,8 @@ func TestATableThatIsNoQueueIsNotBrowsed(t *testing.T) {
 	}
 }
 
-// An event with two subscribers has two copies of one message, each of which both systems move and audit.
+// An event with two subscribers has two copies of one message, each of which both systems move and
+// audit.
 func TestTwoCopiesOfAMessageAreInErrorAndAuditTables(t *testing.T) {
 	t.Parallel()
 	for _, tables := range []string{"theirs", "ours"} {

@@ -44,8 +44,9 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// The same through pgbouncer, where nothing may be kept in a session, with the settings that it needs. The statements of the
-// engine are tested so in make test, too: TestTheStoreDoesWhatTheEngineExpects.
+// The same through pgbouncer, where nothing may be kept in a session, with the settings that it
+// needs. The statements of the engine are tested so in make test, too:
+// TestTheStoreDoesWhatTheEngineExpects.
 func TestChaosConformanceThroughPgBouncer(t *testing.T) {
 	brokertest.Fault(t)
 	straight, pooled := brokertest.PgBouncer(t)
@@ -159,8 +160,8 @@ func (p harness) write(t testing.TB, tr transport.Transport, tx transport.Handle
 	}
 }
 
-// sweep opens the schema as another process does, which removes the ids that are older than Env.Remember of the rule a
-// second after it has begun to use the inbox.
+// sweep opens the schema as another process does, which removes the ids that are older than
+// Env.Remember of the rule a second after it has begun to use the inbox.
 func (p harness) sweep(t testing.TB, tr transport.Transport, inbox string) {
 	t.Helper()
 	const remember = 2 * time.Second
@@ -219,7 +220,8 @@ func (p harness) exec(t testing.TB, statement string) {
 	}
 }
 
-// kitAdmins are the connections of exec, by the URL of the database. They end with the database or the process.
+// kitAdmins are the connections of exec, by the URL of the database. They end with the database or
+// the process.
 var kitAdmins = struct {
 	mu    sync.Mutex
 	conns map[string]*pgx.Conn

@@ -9,8 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// greeting is what the server says about the database and the session of a new connection. Its statements name the schema of
-// each function: a search_path may put functions of others before those of the server.
+// greeting is what the server says about the database and the session of a new connection. Its
+// statements name the schema of each function: a search_path may put functions of others before
+// those of the server.
 type greeting struct {
 	at       database
 	level    string // the isolation level at which transactions begin
@@ -24,8 +25,9 @@ const askGreeting = `SELECT pg_catalog.current_database(), ` + askStarted + `, p
 	pg_catalog.current_setting('server_encoding'), pg_catalog.current_schemas(true)::pg_catalog.text, current_user::pg_catalog.text,
 	coalesce((SELECT CASE WHEN rolsuper THEN -1 ELSE rolconnlimit END FROM pg_catalog.pg_roles WHERE rolname OPERATOR(pg_catalog.=) current_user), -1)`
 
-// askShadows finds a function or an operator that the search_path puts before one of the server's with the same parameters. Members
-// of extensions do not count: pgcrypto has a gen_random_uuid that does the same, and orafce is used with such a search_path.
+// askShadows finds a function or an operator that the search_path puts before one of the server's
+// with the same parameters. Members of extensions do not count: pgcrypto has a gen_random_uuid that
+// does the same, and orafce is used with such a search_path.
 const askShadows = `WITH before AS (
 	SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace AS n
 	WHERE pg_catalog.left(n.nspname::pg_catalog.text, 7) OPERATOR(pg_catalog.<>) 'pg_temp' AND pg_catalog.array_position(pg_catalog.current_schemas(true), n.nspname)
@@ -43,11 +45,12 @@ WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_depend AS d WHERE d.classid OPERATOR
 	AND d.objid OPERATOR(pg_catalog.=) theirs.oid AND d.deptype OPERATOR(pg_catalog.=) 'e')
 ORDER BY 1 LIMIT 1`
 
-// leastConnections is the number of connections with which an endpoint receives: for claims, renewals, writes, notifications
-// and one handler's transaction.
+// leastConnections is the number of connections with which an endpoint receives: for claims,
+// renewals, writes, notifications and one handler's transaction.
 const leastConnections = 5
 
-// greet asks for the greeting, in one round trip, and refuses a database or a session that cannot be used.
+// greet asks for the greeting, in one round trip, and refuses a database or a session that cannot
+// be used.
 func (c *connections) greet(ctx context.Context, log *slog.Logger) (g greeting, err error) {
 	err = c.writes.QueryRow(ctx, askGreeting, pgx.QueryExecModeSimpleProtocol).
 		Scan(&g.at.name, &g.at.started, &g.level, &g.encoding, &g.path, &g.role, &g.most)

@@ -146,8 +146,9 @@ func TestGreetings(t *testing.T) {
 	}
 }
 
-// TestASearchPathMayPreferExtensions has a function that replaces one of the server's, at first without and then with an extension
-// to which the function belongs, such as gen_random_uuid of pgcrypto.
+// TestASearchPathMayPreferExtensions has a function that replaces one of the server's, at first
+// without and then with an extension to which the function belongs, such as gen_random_uuid of
+// pgcrypto.
 func TestASearchPathMayPreferExtensions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -15,7 +15,8 @@ import (
 // listenTimeout bounds each request of a listener.
 const listenTimeout = 10 * time.Second
 
-// A listener receives notifications for several stores on one connection, which is open while one of them listens.
+// A listener receives notifications for several stores on one connection, which is open while one
+// of them listens.
 type listener struct {
 	config  *pgxpool.Config // for one connection
 	life    context.Context //nolint:containedctx // ends with Close
@@ -37,7 +38,8 @@ type hearer struct {
 	broken  chan error           // buffered; the error that ended the connection
 }
 
-// listen receives notifications for h until ctx ends or the connection breaks, and returns the cause.
+// listen receives notifications for h until ctx ends or the connection breaks, and returns the
+// cause.
 func (l *listener) listen(ctx context.Context, h *hearer) error {
 	h.broken = make(chan error, 1)
 	l.mu.Lock()

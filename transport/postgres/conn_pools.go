@@ -14,14 +14,16 @@ import (
 )
 
 const (
-	// ownPool is the size of each pool of an endpoint that shares it with no other, and sharedPool that of shared pools.
+	// ownPool is the size of each pool of an endpoint that shares it with no other, and sharedPool
+	// that of shared pools.
 	ownPool    = 2
 	sharedPool = 8
-	// ownRenewals and sharedRenewals are the sizes of the pool for renewals, which do not wait for claims or handlers.
+	// ownRenewals and sharedRenewals are the sizes of the pool for renewals, which do not wait for
+	// claims or handlers.
 	ownRenewals    = 1
 	sharedRenewals = 4
-	// claimLockWait is the time in milliseconds that a claim waits for a table lock. It skips locked rows. Meanwhile it
-	// holds one of few connections.
+	// claimLockWait is the time in milliseconds that a claim waits for a table lock. It skips
+	// locked rows. Meanwhile it holds one of few connections.
 	claimLockWait = "1000"
 )
 
@@ -32,19 +34,21 @@ type address struct {
 	pooled         bool
 }
 
-// pools are the connections on pools of callers, so that endpoints with the same pool leave each other connections.
+// pools are the connections on pools of callers, so that endpoints with the same pool leave each
+// other connections.
 var pools transport.Shared
 
 const (
-	// poolReserve is the number of a caller's connections that transactions of handlers leave free for claims and writes.
+	// poolReserve is the number of a caller's connections that transactions of handlers leave free
+	// for claims and writes.
 	poolReserve = 2
 	minPool     = poolReserve + 1
 	// poolRenewals is the number of connections for renewals beside a caller's pool.
 	poolRenewals = 2
 )
 
-// connections are the engine's connections to a server, except those for transactions of handlers. The endpoints that
-// one RunAll runs on one address share them.
+// connections are the engine's connections to a server, except those for transactions of handlers.
+// The endpoints that one RunAll runs on one address share them.
 type connections struct {
 	pooled    bool // sessions keep no settings and no statements: a proxy may switch them, or they are the caller's
 	home      atomic.Pointer[database]
@@ -101,8 +105,8 @@ func (c *connections) openPools(ctx context.Context, cfg *pgxpool.Config, set se
 	return err
 }
 
-// connect asks the server for its database, whose name a proxy may change, and for the isolation level at which transactions
-// of handlers begin.
+// connect asks the server for its database, whose name a proxy may change, and for the isolation
+// level at which transactions of handlers begin.
 func (c *connections) connect(ctx context.Context, log *slog.Logger) error {
 	g, err := c.greet(ctx, log)
 	if err != nil {
@@ -132,8 +136,8 @@ func (c *connections) open(
 	return p, err
 }
 
-// poolConfig returns the configuration of a pool. Its connections are pinged before use after some idle time only: an
-// idle endpoint polls every second, which a ping would make two requests.
+// poolConfig returns the configuration of a pool. Its connections are pinged before use after some
+// idle time only: an idle endpoint polls every second, which a ping would make two requests.
 func poolConfig(cfg *pgxpool.Config, name string, most int) *pgxpool.Config {
 	own := cfg.Copy()
 	own.MaxConns, own.MinConns, own.MinIdleConns = int32(most), 0, 0 //nolint:gosec // a number of connections
@@ -142,7 +146,8 @@ func poolConfig(cfg *pgxpool.Config, name string, most int) *pgxpool.Config {
 	return own
 }
 
-// prepare configures a new connection of the engine. Its statements run at READ COMMITTED, where they do not conflict.
+// prepare configures a new connection of the engine. Its statements run at READ COMMITTED, where
+// they do not conflict.
 func (c *connections) prepare(ctx context.Context, conn *pgx.Conn) error {
 	useArrays(conn.TypeMap())
 	if !c.snapshots {

@@ -50,8 +50,9 @@ func (w *world) openOn(pool *pgxpool.Pool, lease time.Duration) transport.Conn {
 	return c
 }
 
-// Two handlers' transactions are all that a pool of four allows, in both of two endpoints together; a third waits. What
-// they leave is enough to claim and to send, and leases are renewed even when the caller has taken the rest.
+// Two handlers' transactions are all that a pool of four allows, in both of two endpoints together;
+// a third waits. What they leave is enough to claim and to send, and leases are renewed even when
+// the caller has taken the rest.
 func TestAPoolOfFourLeavesConnectionsToTheEngine(t *testing.T) {
 	t.Parallel()
 	w := newBiz(t)
@@ -124,7 +125,8 @@ func TestAPoolThatIsTooSmallIsRefused(t *testing.T) {
 	}
 }
 
-// A caller's pool works on after the endpoint has ended, and has no session that the endpoint changed.
+// A caller's pool works on after the endpoint has ended, and has no session that the endpoint
+// changed.
 func TestACallersPoolIsLeftAsItWas(t *testing.T) {
 	t.Parallel()
 	w := newBiz(t)

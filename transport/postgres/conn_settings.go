@@ -14,15 +14,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// A proxy that pools transactions may send the next statement to another session. Each batch then sets the engine's
-// planner options for itself, and statements are not prepared.
+// A proxy that pools transactions may send the next statement to another session. Each batch then
+// sets the engine's planner options for itself, and statements are not prepared.
 
 // options are settings of a session, each with its name and its value.
 type options [][2]string
 
-// planner are the settings that keep the planner from reading whole tables, whatever the statistics: a queue that was
-// empty when its plan was made may have a million rows a moment later. The statements themselves decide on the index
-// and on the order of joins (byKey).
+// planner are the settings that keep the planner from reading whole tables, whatever the
+// statistics: a queue that was empty when its plan was made may have a million rows a moment later.
+// The statements themselves decide on the index and on the order of joins (byKey).
 var planner = options{
 	{"plan_cache_mode", "force_generic_plan"},
 	{"enable_seqscan", "off"},
@@ -33,16 +33,16 @@ var planner = options{
 
 // The settings for each purpose.
 var (
-	// lazily is for statements whose commit does not wait for the disk. When a crash of the server undoes a claim, its
-	// rows are delivered again, and settling the lost deliveries fails.
+	// lazily is for statements whose commit does not wait for the disk. When a crash of the server
+	// undoes a claim, its rows are delivered again, and settling the lost deliveries fails.
 	lazily = planner.with("synchronous_commit", "off")
 	// claiming has a bound on waiting for table locks. Claims skip locked rows.
 	claiming = lazily.with("lock_timeout", claimLockWait)
 	// renewing has a short one: a row that another session has locked must not keep the leases of
 	// others from being renewed.
 	renewing = lazily.with("lock_timeout", dialect.LockWait)
-	// writing bounds the wait for locks: a batch has messages of many senders for many tables, of which one may be
-	// locked.
+	// writing bounds the wait for locks: a batch has messages of many senders for many tables, of
+	// which one may be locked.
 	writing = planner.with("lock_timeout", dialect.LockWait)
 )
 
@@ -50,7 +50,8 @@ func (o options) with(name, value string) options {
 	return append(slices.Clip(o), [2]string{name, value})
 }
 
-// textual are the settings of a role that change the text of values. Connections through a proxy read values as text.
+// textual are the settings of a role that change the text of values. Connections through a proxy
+// read values as text.
 var textual = options{{"bytea_output", "hex"}, {"datestyle", "ISO"}}
 
 // statement returns the statement that makes the settings for the rest of a batch.
@@ -95,7 +96,8 @@ func (s *store) execute(ctx context.Context, sql string, args ...any) (pgconn.Co
 	return rows.CommandTag(), rows.Err()
 }
 
-// query executes a statement on a connection of p, in a batch with its settings where that is needed.
+// query executes a statement on a connection of p, in a batch with its settings where that is
+// needed.
 func (s *store) query(ctx context.Context, p pool, sql string, args ...any) (pgx.Rows, error) {
 	if !s.pooled {
 		return p.Query(ctx, sql, args...)

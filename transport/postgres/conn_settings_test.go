@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// pooled is a store that behaves as behind a proxy: after each transaction its session has forgotten all.
+// pooled is a store that behaves as behind a proxy: after each transaction its session has
+// forgotten all.
 func (w *world) pooled() *store {
 	w.t.Helper()
 	p := Transport{URL: w.url, Schema: w.schema, Pooled: true}

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// sockets are the network connections of a store. pgx waits when it closes one on which the server does not answer; cut
-// does not.
+// sockets are the network connections of a store. pgx waits when it closes one on which the server
+// does not answer; cut does not.
 type sockets struct {
 	mu   sync.Mutex // guards the rest
 	open map[*socket]struct{}

@@ -46,8 +46,8 @@ func TestAKilledConnectionLosesAndDoublesNothing(t *testing.T) {
 	})
 }
 
-// loseNothing forwards n messages while connections are killed. A kill waits until a message has been forwarded since the
-// kill before: on a slow machine nothing would be forwarded otherwise.
+// loseNothing forwards n messages while connections are killed. A kill waits until a message has
+// been forwarded since the kill before: on a slow machine nothing would be forwarded otherwise.
 func loseNothing(t *testing.T, p Transport, n int, every time.Duration) {
 	w := newWorld(t, "in", "out")
 	c := w.openAs(p)

@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Time per message in a queue that always holds so many: it must not grow with them, neither with the statistics
-// of the full queue nor with those of the empty one that it was before.
-// go test -run none -bench Depth -benchtime 20000x ./transport/postgres
+// Time per message in a queue that always holds so many: it must not grow with them, neither with
+// the statistics of the full queue nor with those of the empty one that it was before. go test -run
+// none -bench Depth -benchtime 20000x ./transport/postgres
 func BenchmarkDepth(b *testing.B) {
 	for _, statistics := range []string{"full", "empty"} {
 		for _, depth := range []int{1000, 100_000, 1_000_000} {
@@ -38,9 +38,9 @@ func BenchmarkDepth(b *testing.B) {
 const fillInput = `INSERT INTO %sinput (headers, body) SELECT '{"Holdfast.Bench":"the value of a header"}', decode(repeat('00', 200), 'hex')
 FROM generate_series(1, $1)`
 
-// The same while no other transaction holds a snapshot, and while one holds a snapshot from before so many messages
-// have passed: no dead row is ever cleared away then.
-// go test -run none -bench Snapshot -benchtime 50000x ./transport/postgres
+// The same while no other transaction holds a snapshot, and while one holds a snapshot from before
+// so many messages have passed: no dead row is ever cleared away then. go test -run none -bench
+// Snapshot -benchtime 50000x ./transport/postgres
 func BenchmarkSnapshot(b *testing.B) {
 	for _, passed := range []int{-1, 0, 1_000_000} {
 		name := "none"

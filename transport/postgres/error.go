@@ -29,8 +29,8 @@ const (
 	indexCorrupted   = "XX002"
 )
 
-// ofContent are of a row that the server refuses: a text that is too long, not valid in the encoding, or without a place in
-// it; a row over a limit of the server.
+// ofContent are of a row that the server refuses: a text that is too long, not valid in the
+// encoding, or without a place in it; a row over a limit of the server.
 var ofContent = []string{"22001", "22021", "22P05", "54000"}
 
 // errNoConnection means that the server cannot be reached, or that all connections wait for it.
@@ -39,9 +39,9 @@ var errNoConnection = errors.New("no connection")
 // errAnswerLost means that a connection broke after statements were sent on it.
 var errAnswerLost = errors.New("the connection broke before the answer")
 
-// sent returns the error of a batch that was sent on an open connection. In the mode for proxies pgx reports a connection
-// that broke before the answer as a closed one, on which nothing would have been sent (MultiResultReader.NextResult of
-// pgx 5.12 drops the first error).
+// sent returns the error of a batch that was sent on an open connection. In the mode for proxies
+// pgx reports a connection that broke before the answer as a closed one, on which nothing would
+// have been sent (MultiResultReader.NextResult of pgx 5.12 drops the first error).
 func (s *store) sent(err error) error {
 	if s.pooled && errors.Is(err, pgconn.ErrConnClosed) {
 		return fmt.Errorf("%w: %w", errAnswerLost, err)
@@ -49,8 +49,8 @@ func (s *store) sent(err error) error {
 	return err
 }
 
-// failed is failure on one of the engine's connections. Where the server has become a standby, or has ended some
-// connections and so probably all, it ends all: those in use when they are released.
+// failed is failure on one of the engine's connections. Where the server has become a standby, or
+// has ended some connections and so probably all, it ends all: those in use when they are released.
 func (s *store) failed(err error, doing string, args ...any) error {
 	switch code(err) {
 	case readOnly, "57P01", "57P02", "57P05": // shutdown, crash of another process, idle for too long
@@ -61,8 +61,8 @@ func (s *store) failed(err error, doing string, args ...any) error {
 	return failure(err, doing, args...)
 }
 
-// failure adds the operation to err, and [transport.ErrNoQueue] where a table is missing, or [transport.ErrDenied] where a
-// right is. It returns nil for nil.
+// failure adds the operation to err, and [transport.ErrNoQueue] where a table is missing, or
+// [transport.ErrDenied] where a right is. It returns nil for nil.
 func failure(err error, doing string, args ...any) error {
 	if err == nil {
 		return nil
@@ -82,7 +82,8 @@ func failure(err error, doing string, args ...any) error {
 	return fmt.Errorf("postgres: %s: %w", fmt.Sprintf(doing, args...), err)
 }
 
-// code returns the SQLSTATE of the server's answer, or "" without one. The error may be one of any driver.
+// code returns the SQLSTATE of the server's answer, or "" without one. The error may be one of any
+// driver.
 func code(err error) string {
 	if answer, ok := errors.AsType[interface {
 		error
@@ -99,8 +100,8 @@ func code(err error) string {
 	return ""
 }
 
-// Classify implements [tablequeue.Store]. When the server answers with an error it has rolled back, even where that
-// answer ended the connection.
+// Classify implements [tablequeue.Store]. When the server answers with an error it has rolled back,
+// even where that answer ended the connection.
 func (s *store) Classify(err error) tablequeue.Class {
 	answer, answered := errors.AsType[*pgconn.PgError](err)
 	_, connecting := errors.AsType[*pgconn.ConnectError](err)
@@ -133,9 +134,9 @@ func (s *store) Classify(err error) tablequeue.Class {
 	return tablequeue.Unknown
 }
 
-// Outage implements [tablequeue.Outages]. A handler may have made its own transaction read-only. The sessions say whether
-// the server was a standby a short while ago, and otherwise the server is asked: a server that cannot answer is in an outage
-// too.
+// Outage implements [tablequeue.Outages]. A handler may have made its own transaction read-only.
+// The sessions say whether the server was a standby a short while ago, and otherwise the server is
+// asked: a server that cannot answer is in an outage too.
 func (s *store) Outage(ctx context.Context, err error) bool {
 	switch code(err) {
 	case diskFull:
@@ -154,15 +155,16 @@ func (s *store) Outage(ctx context.Context, err error) bool {
 	return false
 }
 
-// standby is when a session last said that its server takes no writes. The zero value has seen no such session. A failure
-// of a statement is examined after the statement, when a standby may have become a primary.
+// standby is when a session last said that its server takes no writes. The zero value has seen no
+// such session. A failure of a statement is examined after the statement, when a standby may have
+// become a primary.
 type standby struct{ seen atomic.Int64 } // Unix time in nanoseconds
 
 // standbyMemory is longer than a failed attempt takes to be examined.
 const standbyMemory = time.Minute
 
-// look notes what a session says. PostgreSQL reports these settings from version 14 ("Message Flow: Asynchronous
-// Operations"); pgbouncer reports neither.
+// look notes what a session says. PostgreSQL reports these settings from version 14 ("Message Flow:
+// Asynchronous Operations"); pgbouncer reports neither.
 func (s *standby) look(c *pgx.Conn) {
 	session := c.PgConn()
 	if session.ParameterStatus("default_transaction_read_only") == "on" || session.ParameterStatus("in_hot_standby") == "on" {
@@ -173,8 +175,8 @@ func (s *standby) look(c *pgx.Conn) {
 // recently reports whether a session within [standbyMemory] was read-only.
 func (s *standby) recently() bool { return time.Since(time.Unix(0, s.seen.Load())) < standbyMemory }
 
-// proxyLostServer reports whether pgbouncer itself has answered, because it lost the server that executed the
-// statement. Its answers for a statement that no server received have other messages.
+// proxyLostServer reports whether pgbouncer itself has answered, because it lost the server that
+// executed the statement. Its answers for a statement that no server received have other messages.
 func proxyLostServer(answer *pgconn.PgError) bool {
 	if answer.Code != "08P01" {
 		return false

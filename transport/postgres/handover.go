@@ -65,7 +65,8 @@ var errTextIDs error = &tablequeue.UnfitError{
 	Reason: `its ids are text, which NServiceBus cannot read: "holdfast endpoint create --adopt" rewrites the table`,
 }
 
-// makeIDsUnique creates the unique index by which NServiceBus finds rows. Rows with the id of another get a new one.
+// makeIDsUnique creates the unique index by which NServiceBus finds rows. Rows with the id of
+// another get a new one.
 func (s *store) makeIDsUnique(ctx context.Context, t *table) error {
 	var uuids, unique bool
 	err := s.writes.QueryRow(ctx, `SELECT `+idIs(t, "uuid")+`, `+uniqueColumn(t, "id"), pgx.QueryExecModeExec).Scan(&uuids, &unique)
@@ -87,8 +88,8 @@ func (s *store) makeIDsUnique(ctx context.Context, t *table) error {
 	return s.createUniqueIndex(ctx, t)
 }
 
-// createUniqueIndex creates the index while other sessions write. An earlier creation that was interrupted has left an
-// index that is not valid.
+// createUniqueIndex creates the index while other sessions write. An earlier creation that was
+// interrupted has left an index that is not valid.
 func (s *store) createUniqueIndex(ctx context.Context, t *table) error {
 	conn, err := s.writes.Acquire(ctx)
 	if err != nil {
@@ -194,7 +195,8 @@ func (s *store) EndHandOver(ctx context.Context, queue string, headers func(stri
 // maxEndRows bounds the rows that are read at once while the table is locked.
 const maxEndRows = 1000
 
-// dropColumns removes the columns of t that NServiceBus's tables do not have, with their indexes, and its version.
+// dropColumns removes the columns of t that NServiceBus's tables do not have, with their indexes,
+// and its version.
 func (s *store) dropColumns(ctx context.Context, tx pgx.Tx, t *table) error {
 	return run(
 		ctx, tx,

@@ -20,7 +20,8 @@ func handOver(t *testing.T, c transport.Conn, queue string) (transport.HandedOve
 	return c.(transport.HandOverer).HandOver(t.Context(), queue, func(transport.HandOverProgress) {})
 }
 
-// nsbReceives moves due messages of NServiceBus and returns the ids of those that its endpoint handles.
+// nsbReceives moves due messages of NServiceBus and returns the ids of those that its endpoint
+// handles.
 func (w *world) nsbReceives(queue string) (ids []string) {
 	w.t.Helper()
 	address := nservicebus.Address(w.schema, queue)

@@ -26,8 +26,9 @@ var (
 // inboxVersion is the version of the inboxes that this package creates.
 const inboxVersion = 1
 
-// recordKey returns the statement that records the key $first with its checksum, in a handler's transaction. It waits for
-// another transaction that records the key. It fails if the key is not new, or if the handler has begun another transaction.
+// recordKey returns the statement that records the key $first with its checksum, in a handler's
+// transaction. It waits for another transaction that records the key. It fails if the key is not
+// new, or if the handler has begun another transaction.
 func recordKey(inbox *table, first int) string {
 	return fmt.Sprintf("INSERT INTO %s (key, sum) VALUES ($%d::uuid, $%d::int + %s)", inbox.quoted, first, first+1, inMarked)
 }
@@ -38,15 +39,15 @@ func (t *table) recordedBefore(err error) bool {
 	return ok && answer.Code == uniqueViolation && quote(answer.SchemaName, answer.TableName) == t.quoted
 }
 
-// recorded is the part of a statement that inserts the keys of r and returns the new ones. Concurrent statements insert
-// them in one order, so that none waits for another that waits for it.
+// recorded is the part of a statement that inserts the keys of r and returns the new ones.
+// Concurrent statements insert them in one order, so that none waits for another that waits for it.
 func recorded(inbox *table, from string) string {
 	return `new AS (INSERT INTO ` + inbox.quoted + ` (key, sum) SELECT key, sum FROM ` + from +
 		` ORDER BY key ON CONFLICT DO NOTHING RETURNING key)`
 }
 
-// record returns the statement that records the keys $1 with the checksums $2, and inserts the rows that were sent with
-// the new ones.
+// record returns the statement that records the keys $1 with the checksums $2, and inserts the rows
+// that were sent with the new ones.
 func record(inbox *table, outs []*out) string {
 	var b strings.Builder
 	b.WriteString(`WITH r AS MATERIALIZED (
@@ -62,9 +63,10 @@ func record(inbox *table, outs []*out) string {
 	return b.String()
 }
 
-// completionRecorded is [completion] with keys in $3 and their checksums in $4. It returns the number of each row whose
-// lease is held, and whether its key is new: only then it deletes the row, and inserts those that were sent with it. IS TRUE
-// has the server hash the new keys: it expects one row, and would join each with each.
+// completionRecorded is [completion] with keys in $3 and their checksums in $4. It returns the
+// number of each row whose lease is held, and whether its key is new: only then it deletes the row,
+// and inserts those that were sent with it. IS TRUE has the server hash the new keys: it expects
+// one row, and would join each with each.
 func completionRecorded(q, inbox *table, outs []*out) string {
 	var b strings.Builder
 	b.WriteString(`WITH held AS MATERIALIZED (
@@ -79,7 +81,8 @@ func completionRecorded(q, inbox *table, outs []*out) string {
 	return b.String()
 }
 
-// recorded marks the units whose key was not new, and sets the seqs of rows that were inserted with leases.
+// recorded marks the units whose key was not new, and sets the seqs of rows that were inserted with
+// leases.
 func (g *group) recorded(rows pgx.Rows) error {
 	for _, u := range g.units {
 		u.Handled = true
@@ -121,8 +124,8 @@ func keysOf(units []*tablequeue.Unit) (keys array[text], sums array[number]) {
 	return keys, sums
 }
 
-// FindHandled implements [tablequeue.Inboxes]. The keys are joined from outside by a LATERAL search, so that each is one
-// search of the index whatever the statistics.
+// FindHandled implements [tablequeue.Inboxes]. The keys are joined from outside by a LATERAL
+// search, so that each is one search of the index whatever the statistics.
 func (s *store) FindHandled(
 	ctx context.Context, inbox string, keys []transport.HandledKey,
 ) ([]transport.HandledState, error) {
@@ -146,12 +149,12 @@ func (s *store) FindHandled(
 	return states, s.failed(err, "look for handled messages in inbox %q", inbox)
 }
 
-// inboxes returns the table with the versions of inboxes. It is not that of queues: programs of an earlier version remove
-// expired rows from every name in that table.
+// inboxes returns the table with the versions of inboxes. It is not that of queues: programs of an
+// earlier version remove expired rows from every name in that table.
 func (s *store) inboxes() string { return quote(s.Schema, dialect.InboxTable) }
 
-// installInbox returns the statements that create an inbox and its version. Its keys grow with time, so that inserts
-// change few pages.
+// installInbox returns the statements that create an inbox and its version. Its keys grow with
+// time, so that inserts change few pages.
 func (s *store) installInbox(inbox string) []step {
 	t, of := s.table(inbox), fmt.Sprintf("inbox %q", inbox)
 	version := `(SELECT version FROM ` + s.inboxes() + ` WHERE name = ` + literal(inbox) + `)`
@@ -190,7 +193,8 @@ func (s *store) versionedAs(name string, version int) string { //nolint:unparam 
 	ON CONFLICT (name) DO UPDATE SET version = excluded.version`
 }
 
-// inboxStorage are the storage parameters of an inbox, to which rows are added and from which the oldest are deleted.
+// inboxStorage are the storage parameters of an inbox, to which rows are added and from which the
+// oldest are deleted.
 const inboxStorage = `autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0`
 
 // inboxStatements sets the statements of an inbox.
@@ -198,8 +202,9 @@ func (t *table) inboxStatements() {
 	t.record = recordKey(t, 1)
 	t.find = `SELECT r.n, i.sum FROM unnest($1::text[]) WITH ORDINALITY AS r(key, n),
 	LATERAL (SELECT sum FROM ` + t.quoted + ` WHERE key = r.key::uuid OFFSET 0) AS i`
-	// Rows are deleted in the order of their ctid, whichever statement deletes them, so that no deadlock is possible. To
-	// lock them before, as other statements do, would write a second record to the WAL for each.
+	// Rows are deleted in the order of their ctid, whichever statement deletes them, so that no
+	// deadlock is possible. To lock them before, as other statements do, would write a second
+	// record to the WAL for each.
 	t.forget = `WITH gone AS (
 	DELETE FROM ` + t.quoted + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + t.quoted + `
 		WHERE at >= timestamptz 'epoch' + $3::bigint * interval '1 microsecond' AND at < now() - $1::bigint * interval '1 microsecond'
@@ -210,16 +215,18 @@ func (t *table) inboxStatements() {
 	WHERE key = ANY ($1::text[]::uuid[])))`
 }
 
-// DueForForgetting implements [tablequeue.Inboxes]. The first process that marks a due inbox removes its old keys.
+// DueForForgetting implements [tablequeue.Inboxes]. The first process that marks a due inbox
+// removes its old keys.
 func (s *store) DueForForgetting(ctx context.Context, inbox string, pause time.Duration) (bool, error) {
 	tag, err := s.execute(ctx, `UPDATE `+s.inboxes()+` SET forgotten_at = now()
 WHERE name = $1 AND forgotten_at <= now() - $2::bigint * interval '1 microsecond'`, inbox, pause.Microseconds())
 	return tag.RowsAffected() > 0, s.failed(err, "look for old ids in inbox %q", inbox)
 }
 
-// Forget implements [tablequeue.Inboxes]. The next call begins at the time that this one has reached: the index keeps the
-// entries of rows that were deleted until they are vacuumed. The commit does not wait for the disk: ids that are back after a
-// crash of the server are removed again.
+// Forget implements [tablequeue.Inboxes]. The next call begins at the time that this one has
+// reached: the index keeps the entries of rows that were deleted until they are vacuumed. The
+// commit does not wait for the disk: ids that are back after a crash of the server are removed
+// again.
 func (s *store) Forget(ctx context.Context, inbox string, age time.Duration, limit int) (n int64, err error) {
 	t := s.table(inbox)
 	var reached int64
@@ -247,8 +254,9 @@ func (s *store) ForgetKeys(ctx context.Context, inbox string, keys []transport.H
 // manyHandled is the number of the newest ids from whose age the number of an hour is estimated.
 const manyHandled = "100000"
 
-// InspectInbox implements [tablequeue.Inboxes]. It counts the rows of a small table, and estimates those of a larger one by
-// its pages, with the density that vacuum found last, or else that of a table that is full.
+// InspectInbox implements [tablequeue.Inboxes]. It counts the rows of a small table, and estimates
+// those of a larger one by its pages, with the density that vacuum found last, or else that of a
+// table that is full.
 func (s *store) InspectInbox(ctx context.Context, inbox string) (transport.InboxStats, error) {
 	t := s.table(inbox)
 	stats := transport.InboxStats{Name: inbox}
@@ -274,8 +282,8 @@ func (s *store) InboxState(ctx context.Context, inbox string) error {
 	return s.inboxState(ctx, s.writes, inbox)
 }
 
-// inboxState looks in db, whose transaction it does not end by an error. A table with the columns of an inbox that has no
-// version was not installed whole.
+// inboxState looks in db, whose transaction it does not end by an error. A table with the columns
+// of an inbox that has no version was not installed whole.
 func (s *store) inboxState(ctx context.Context, db querier, inbox string) error {
 	t := s.table(inbox)
 	columns, version, err := s.versionedTable(ctx, db, t.quoted, inbox)
@@ -299,8 +307,8 @@ func (s *store) inboxState(ctx context.Context, db querier, inbox string) error 
 	return nil
 }
 
-// versionedTable returns the columns of a table, none without the table, and its version among those of inboxes, 0 without
-// one.
+// versionedTable returns the columns of a table, none without the table, and its version among
+// those of inboxes, 0 without one.
 func (s *store) versionedTable(ctx context.Context, db querier, quoted, name string) (columns []string, version int, err error) {
 	var versioned bool
 	err = db.QueryRow(ctx, `SELECT coalesce(array_agg(attname::text), '{}'), `+regclass(s.inboxes())+` IS NOT NULL FROM pg_attribute

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// fillInbox adds the keys $1 to $2 of $3, whose times are spread over 8 days that end now. Keys grow with time where $4
-	// is 1, and are random where it is 0.
+	// fillInbox adds the keys $1 to $2 of $3, whose times are spread over 8 days that end now. Keys
+	// grow with time where $4 is 1, and are random where it is 0.
 	fillInbox = `INSERT INTO %s"in.handled" (key, at, sum)
 SELECT (CASE WHEN $4 = 1 THEN lpad(to_hex(ms), 12, '0') || substr(h, 1, 20) ELSE h END)::uuid, to_timestamp(ms / 1000.0), 1
 FROM (SELECT (extract(epoch FROM now()) * 1000 - ($3::bigint - i) * (691200000.0 / $3))::bigint AS ms, md5(i::text) AS h
@@ -27,9 +27,10 @@ FROM (SELECT (extract(epoch FROM now()) * 1000 - ($3::bigint - i) * (691200000.0
 	inboxWeek = 7 * 24 * time.Hour
 )
 
-// An inbox of so many ids of the last 8 days, of which those of the last 7 stay: its size, the time of a look for 100 ids,
-// the rate of commits with one id each, and that of the removal of old ids, beside those commits and alone.
-// HOLDFAST_INBOX_ROWS=20000000 go test -run none -bench InboxGrowth -benchtime 1x -timeout 1h -v ./transport/postgres
+// An inbox of so many ids of the last 8 days, of which those of the last 7 stay: its size, the time
+// of a look for 100 ids, the rate of commits with one id each, and that of the removal of old ids,
+// beside those commits and alone. HOLDFAST_INBOX_ROWS=20000000 go test -run none -bench InboxGrowth
+// -benchtime 1x -timeout 1h -v ./transport/postgres
 func BenchmarkInboxGrowth(b *testing.B) {
 	w := newInbox(b)
 	rows := w.fill(`ALTER TABLE %s"in.handled" DROP CONSTRAINT "in.handled_pkey"; DROP INDEX %s"in.handled_at_idx"`,
@@ -67,9 +68,10 @@ func BenchmarkInboxGrowth(b *testing.B) {
 	}
 }
 
-// The same ids in partitions of a day: the time of a look, which has to search each of them, and that of dropping the
-// oldest. The primary key has to contain the time, so that it does not keep an id from being there twice.
-// HOLDFAST_INBOX_ROWS=20000000 go test -run none -bench InboxPartitions -benchtime 1x -timeout 1h -v ./transport/postgres
+// The same ids in partitions of a day: the time of a look, which has to search each of them, and
+// that of dropping the oldest. The primary key has to contain the time, so that it does not keep an
+// id from being there twice. HOLDFAST_INBOX_ROWS=20000000 go test -run none -bench InboxPartitions
+// -benchtime 1x -timeout 1h -v ./transport/postgres
 func BenchmarkInboxPartitions(b *testing.B) {
 	w := newInbox(b)
 	w.exec(`DROP TABLE %s"in.handled"`)
@@ -88,8 +90,8 @@ func BenchmarkInboxPartitions(b *testing.B) {
 	}
 }
 
-// The WAL of 20,000 ids that are added to 1,000,000 after a checkpoint, whose first change of a page writes all of it.
-// go test -run none -bench InboxKeys -benchtime 1x ./transport/postgres
+// The WAL of 20,000 ids that are added to 1,000,000 after a checkpoint, whose first change of a
+// page writes all of it. go test -run none -bench InboxKeys -benchtime 1x ./transport/postgres
 func BenchmarkInboxKeys(b *testing.B) {
 	for ordered, name := range []string{"random", "ordered"} {
 		b.Run(name, func(b *testing.B) {
@@ -119,8 +121,8 @@ func newInbox(b *testing.B) *world {
 	return w
 }
 
-// fill adds HOLDFAST_INBOX_ROWS ids, or a million, without the indexes, which it makes afterwards: that is faster, and they
-// are as large.
+// fill adds HOLDFAST_INBOX_ROWS ids, or a million, without the indexes, which it makes afterwards:
+// that is faster, and they are as large.
 func (w *world) fill(without, with string) (rows int) {
 	const some = 5_000_000
 	rows = 1_000_000
@@ -142,14 +144,16 @@ func (w *world) fill(without, with string) (rows int) {
 	return rows
 }
 
-// reportLooks reports the median time of a look for 100 ids, of new messages and of messages of the last week.
+// reportLooks reports the median time of a look for 100 ids, of new messages and of messages of the
+// last week.
 func reportLooks(b *testing.B, s *store) {
 	b.Helper()
 	b.ReportMetric(float64(lookFor(b, s, 0).Microseconds()), "µs/100-new")
 	b.ReportMetric(float64(lookFor(b, s, inboxWeek).Microseconds()), "µs/100-old")
 }
 
-// lookFor returns the median time of a look for 100 ids of messages that are so old, of which none is in the inbox.
+// lookFor returns the median time of a look for 100 ids of messages that are so old, of which none
+// is in the inbox.
 func lookFor(b *testing.B, s *store, age time.Duration) time.Duration {
 	var took []time.Duration
 	for range 200 {
@@ -175,7 +179,8 @@ func newKey(t time.Time) (key transport.HandledKey) {
 	return key
 }
 
-// storing returns the rate of 64 goroutines that store an id each, for 10 s, and the result of beside, which runs meanwhile.
+// storing returns the rate of 64 goroutines that store an id each, for 10 s, and the result of
+// beside, which runs meanwhile.
 func storing(b *testing.B, c transport.OutboxStore, beside func(context.Context) float64) (stored, other float64) {
 	ctx, cancel := context.WithTimeout(b.Context(), 10*time.Second)
 	defer cancel()

@@ -21,7 +21,8 @@ func handledKey(n int) transport.HandledKey {
 	return k
 }
 
-// agedRows returns the statement that adds the rows from the first number to the last, of which the first half is two days old.
+// agedRows returns the statement that adds the rows from the first number to the last, of which the
+// first half is two days old.
 func agedRows(first, last int) string {
 	return fmt.Sprintf(`INSERT INTO "q.handled" (key, at, sum) SELECT lpad(to_hex(n), 32, '0')::uuid,
 	now() - CASE WHEN n < %d THEN interval '2 days' ELSE interval '2 hours' END + n * interval '1 microsecond', 7
@@ -51,7 +52,8 @@ func plansOfInbox(t *testing.T, pooled bool, prepare []string) {
 	e.readsItsInbox(1_000_000)
 }
 
-// readsItsInbox executes each statement; first is the number of the inbox's first row, or 0 for an empty one.
+// readsItsInbox executes each statement; first is the number of the inbox's first row, or 0 for an
+// empty one.
 func (e *explained) readsItsInbox(first int) {
 	e.t.Helper()
 	ctx := e.t.Context()

@@ -170,8 +170,8 @@ func TestADatabaseThatOnlyReadsStoresNothing(t *testing.T) {
 	w.wantRows(0, 0, 0)
 }
 
-// A rival of a transaction with a snapshot has handled the message.
-// A transaction that keeps a snapshot cannot see a key that a rival has recorded since. The unique index can, unless the
+// A rival of a transaction with a snapshot has handled the message. A transaction that keeps a
+// snapshot cannot see a key that a rival has recorded since. The unique index can, unless the
 // server finds a conflict first.
 func TestRivalOfASnapshotHasHandled(t *testing.T) {
 	t.Parallel()
@@ -257,7 +257,8 @@ func TestRivalsRemoveEachOldIDOnce(t *testing.T) {
 	}
 }
 
-// Old ids are removed by time and by name at once. The order of their keys is not that in which they were recorded.
+// Old ids are removed by time and by name at once. The order of their keys is not that in which
+// they were recorded.
 func TestIDsAreRemovedByTimeAndByNameAtOnce(t *testing.T) {
 	t.Parallel()
 	const total, some = 20_000, 500

@@ -79,8 +79,8 @@ func TestASendByAnAddressWithASchemaIsHeardOfThere(t *testing.T) {
 	}
 }
 
-// An id is text of anybody's; it is stored as a header, without a NUL and without what is not UTF-8. A message without one
-// has that of its row. A header that is not UTF-8 is refused.
+// An id is text of anybody's; it is stored as a header, without a NUL and without what is not
+// UTF-8. A message without one has that of its row. A header that is not UTF-8 is refused.
 func TestAnIDOfAnyBytesIsSent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "in")
@@ -117,7 +117,8 @@ func TestHugeHeadersAndBodiesArriveWhole(t *testing.T) { // alone, because a wri
 	}
 }
 
-// What a receiver holds of a table that is dropped is lost with it; when there is a table again it goes on.
+// What a receiver holds of a table that is dropped is lost with it; when there is a table again it
+// goes on.
 func TestATableThatIsDroppedAndMadeAgainIsReceivedFrom(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "in")
@@ -322,7 +323,8 @@ func TestMoreTransactionsThanConnections(t *testing.T) {
 			if err == nil {
 				err = w.write(user, i)
 			}
-			// To publish, the engine needs connections of its own while all of the handlers' are taken.
+			// To publish, the engine needs connections of its own while all of the handlers' are
+			// taken.
 			if err := errors.Join(err, tx.Complete(t.Context(), []transport.Operation{{Message: msg("paid"), Types: []string{"Shop.Paid"}}})); err != nil {
 				t.Error(err)
 			}
@@ -332,8 +334,8 @@ func TestMoreTransactionsThanConnections(t *testing.T) {
 	w.wantRows(0, n, n)
 }
 
-// A statement that times out at the server has done nothing.
-// Where the server breaks statements off that take long, what was asked has not happened and may be asked again.
+// A statement that times out at the server has done nothing. Where the server breaks statements off
+// that take long, what was asked has not happened and may be asked again.
 func TestStatementTimeoutHasDoneNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "in")

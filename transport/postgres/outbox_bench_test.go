@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Store, a transaction of BeginStore with one UPDATE, and the same rows by hand, each from 32 goroutines.
-// go test -run none -bench Stored -benchtime 20000x ./transport/postgres
+// Store, a transaction of BeginStore with one UPDATE, and the same rows by hand, each from 32
+// goroutines. go test -run none -bench Stored -benchtime 20000x ./transport/postgres
 func BenchmarkStored(b *testing.B) {
 	const writers = 32
 	for name, store := range map[string]func(w *world, c transport.OutboxStore, pool *pgxpool.Pool) func(context.Context, int, transport.HandledKey) error{
@@ -82,8 +82,8 @@ func benchEntry(n int, key *transport.HandledKey) transport.OutboxEntry {
 	return transport.OutboxEntry{Inbox: "in.handled", Key: key, Ops: []transport.Operation{to("output", benchMessage(n))}}
 }
 
-// byHand is what a program writes itself: in one round trip the begin and its own write, in a second one its rows for the
-// inbox and the outbox, and the commit.
+// byHand is what a program writes itself: in one round trip the begin and its own write, in a
+// second one its rows for the inbox and the outbox, and the commit.
 func byHand(ctx context.Context, pool *pgxpool.Pool, n int, key transport.HandledKey) error {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {

@@ -73,8 +73,9 @@ type explained struct {
 	plans []planNode
 }
 
-// TestClaimsUnderAnOldSnapshot holds a snapshot from before many messages have passed. Only a few claims may walk
-// through what these have left in the index, and a row that becomes visible among that is found all the same.
+// TestClaimsUnderAnOldSnapshot holds a snapshot from before many messages have passed. Only a few
+// claims may walk through what these have left in the index, and a row that becomes visible among
+// that is found all the same.
 func TestClaimsUnderAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	e := newExplained(t, false, false)
@@ -238,8 +239,9 @@ var statistics = []struct {
 	{"of a full queue", []string{`INSERT INTO q (headers) SELECT '{}' FROM generate_series(1, 10000)`, `VACUUM ANALYZE q`, `DELETE FROM q`}},
 }
 
-// Every statement on a queue reads the rows that it is about, by an index, however wrong the planner's statistics
-// are, and also where its plan was made when the queue was empty: a burst after an idle time is that.
+// Every statement on a queue reads the rows that it is about, by an index, however wrong the
+// planner's statistics are, and also where its plan was made when the queue was empty: a burst
+// after an idle time is that.
 func TestStatementsReadNoMoreThanTheirRows(t *testing.T) {
 	t.Parallel()
 	forStatistics(t, func(t *testing.T, prepare []string) { plansOfQueue(t, false, prepare) })
@@ -276,7 +278,8 @@ func plansOfQueue(t *testing.T, pooled bool, prepare []string) {
 	newExplained(t, pooled, false).readsOnlyItsRows(prepare, full)
 }
 
-// readsOnlyItsRows executes each statement with the statistics that prepare leaves, in a queue of up to full rows.
+// readsOnlyItsRows executes each statement with the statistics that prepare leaves, in a queue of
+// up to full rows.
 func (e *explained) readsOnlyItsRows(prepare []string, full int) {
 	e.t.Helper()
 	for _, sql := range prepare {
@@ -342,7 +345,8 @@ func (e *explained) readsItsRows(n int) {
 			e.t.Errorf("%s: the server reported no plan", st.name)
 		}
 		for _, p := range plans {
-			// A row costs its place in each of three or four indexes, in its own table and in that which is sent to.
+			// A row costs its place in each of three or four indexes, in its own table and in that
+			// which is sent to.
 			if most := 150 + 40*st.rows; p.buffers() > most {
 				e.t.Errorf("%s, %d rows in the queue: %d buffers for %d rows, want at most %d: %s", st.name, n, p.buffers(), st.rows, most, p.rawPlan)
 			}

@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Rows that are stored for a receiver of the Conn are leased to the receiver: no other process receives them.
+// Rows that are stored for a receiver of the Conn are leased to the receiver: no other process
+// receives them.
 func TestStoredRowsAreLeasedToAReceiverOfTheConn(t *testing.T) {
 	t.Parallel()
 	w := newOutbox(t)

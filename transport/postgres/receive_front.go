@@ -25,7 +25,8 @@ func (p place) before(q place) bool {
 }
 
 const (
-	// fullLook is the time that a claim over the whole queue may take before claims begin at the front.
+	// fullLook is the time that a claim over the whole queue may take before claims begin at the
+	// front.
 	fullLook = 5 * time.Millisecond
 	// fullLookShare bounds the share of time for slow claims over the whole queue: 1/fullLookShare.
 	fullLookShare = 20
@@ -33,11 +34,12 @@ const (
 	fullLookEvery = 10 * time.Second
 )
 
-// front is the place at which the visible rows of a queue begin, as far as this process knows. While another
-// transaction holds an old snapshot, the index keeps the entries of deleted rows, and a claim from the beginning
-// reads them all. Where that is slow, claims begin at the front, and only some cover the whole queue: a row may
-// become visible behind the front, because visible_at is the time of a statement, not of its commit. The zero front
-// covers the whole queue. It is safe for concurrent use.
+// front is the place at which the visible rows of a queue begin, as far as this process knows.
+// While another transaction holds an old snapshot, the index keeps the entries of deleted rows, and
+// a claim from the beginning reads them all. Where that is slow, claims begin at the front, and
+// only some cover the whole queue: a row may become visible behind the front, because visible_at is
+// the time of a statement, not of its commit. The zero front covers the whole queue. It is safe for
+// concurrent use.
 type front struct {
 	mu    sync.Mutex // guards the rest
 	at    place
@@ -45,7 +47,8 @@ type front struct {
 	until time.Time // claims begin at the front until then; zero: not two in a row have been slow
 }
 
-// begin returns the place after which a claim begins, and reports whether that is the beginning of the queue.
+// begin returns the place after which a claim begins, and reports whether that is the beginning of
+// the queue.
 func (f *front) begin(now time.Time) (from place, all bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -76,7 +79,8 @@ func (f *front) reached(to place, all bool, took time.Duration, now time.Time) {
 	}
 }
 
-// look parses the row with which a claim reports its place and time, in the columns of a message's id and headers.
+// look parses the row with which a claim reports its place and time, in the columns of a message's
+// id and headers.
 func look(id, headers string, tookMicros int32) (to place, took time.Duration, err error) {
 	at, err := strconv.ParseInt(id, 10, 64)
 	if err == nil {

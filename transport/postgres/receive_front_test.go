@@ -66,8 +66,8 @@ func TestAFailedLookIsRepeated(t *testing.T) {
 	}
 }
 
-// An operator may park a message by visible_at = 'infinity', or want one first by '-infinity': neither is a moment in
-// microseconds.
+// An operator may park a message by visible_at = 'infinity', or want one first by '-infinity':
+// neither is a moment in microseconds.
 func TestRowsAtBothEndsOfTimeAreNoError(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "in")

@@ -8,8 +8,8 @@ import (
 // notify sends the sender $1 and a queue of $3 as a notification on each channel of $2.
 const notify = `SELECT pg_notify(c, $1 || ' ' || q) FROM unnest($2::text[], $3::text[]) AS r(c, q)`
 
-// channelOf returns the channel on which receivers of a schema's queues listen. Two schemas with long names may share
-// one, and wake each other's receivers without need.
+// channelOf returns the channel on which receivers of a schema's queues listen. Two schemas with
+// long names may share one, and wake each other's receivers without need.
 func channelOf(schema string) string {
 	return truncated("holdfast."+schema, maxName)
 }

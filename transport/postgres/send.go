@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-// Flush implements [tablequeue.Queues] in one round trip and one transaction. It has one statement for each queue
-// that is settled, which also inserts the messages sent with its completions, and one for each queue that is only
-// sent to.
+// Flush implements [tablequeue.Queues] in one round trip and one transaction. It has one statement
+// for each queue that is settled, which also inserts the messages sent with its completions, and
+// one for each queue that is only sent to.
 func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 	return s.failed(s.flush(ctx, units, func(*pgx.Batch) {}), "write")
 }
@@ -53,7 +53,8 @@ func (g *group) statements() (all []tablequeue.StatementError) {
 	return all
 }
 
-// write sends a batch for s.writes. With an error it returns the index of the statement that failed, or a larger one.
+// write sends a batch for s.writes. With an error it returns the index of the statement that
+// failed, or a larger one.
 func (s *store) write(ctx context.Context, b *pgx.Batch) (failed int, err error) {
 	conn, err := s.writes.Acquire(ctx)
 	if err != nil {
@@ -71,7 +72,8 @@ func (s *store) write(ctx context.Context, b *pgx.Batch) (failed int, err error)
 // unsent is the index of the failed statement of a batch that was not sent.
 const unsent = math.MaxInt
 
-// firstFailed reads the results of b until a statement fails, and returns the index of the statement.
+// firstFailed reads the results of b until a statement fails, and returns the index of the
+// statement.
 func firstFailed(b *pgx.Batch, results pgx.BatchResults) (int, error) {
 	for i, q := range b.QueuedQueries {
 		if q.Fn != nil {
@@ -110,8 +112,8 @@ type out struct {
 	args    []any
 }
 
-// groups sorts units by queue, inbox and verb. Retry and Release are the same statement, and so the same group, and so are
-// Send and Record without a key.
+// groups sorts units by queue, inbox and verb. Retry and Release are the same statement, and so the
+// same group, and so are Send and Record without a key.
 func (s *store) groups(units []*tablequeue.Unit) []*group {
 	var groups []*group
 	for _, u := range units {
@@ -145,8 +147,8 @@ func (s *store) groups(units []*tablequeue.Unit) []*group {
 	return groups
 }
 
-// fits reports whether u sends to the same queues as the units of g. Without that rule each set of queues that a batch
-// happens to have would be a statement of its own.
+// fits reports whether u sends to the same queues as the units of g. Without that rule each set of
+// queues that a batch happens to have would be a statement of its own.
 func (g *group) fits(u *tablequeue.Unit) bool {
 	for i := range u.Rows {
 		if !slices.ContainsFunc(g.outs, func(o *out) bool { return o.takes(&u.Rows[i]) }) {
@@ -163,8 +165,8 @@ func (o *out) takes(r *tablequeue.Row) bool {
 	return o.to.name == r.Queue && o.leased == (r.Lease != 0) && o.named == r.Named()
 }
 
-// records reports whether u records its key as the units of g do, and another key than theirs: of two units with one key
-// the second is executed by a later statement, which finds the key.
+// records reports whether u records its key as the units of g do, and another key than theirs: of
+// two units with one key the second is executed by a later statement, which finds the key.
 func (g *group) records(u *tablequeue.Unit) bool {
 	if u.Key == nil || g.inbox == nil {
 		return u.Key == nil && g.inbox == nil
@@ -291,8 +293,8 @@ func (s *store) statement(key shape, compose func() string) string {
 	return s.statements.Add(key, compose())
 }
 
-// composed returns the statement that completes or records the units of g; with single, the one that completes the unit of
-// a handler's transaction.
+// composed returns the statement that completes or records the units of g; with single, the one
+// that completes the unit of a handler's transaction.
 func (s *store) composed(g *group, single bool) string {
 	var to strings.Builder
 	for _, o := range g.outs {
@@ -401,7 +403,8 @@ func (o *out) arrays() []any {
 	return []any{headers, bodies, at, after, ttl}
 }
 
-// timesOf returns the times of a row as parameters: when it is due, or 0, its delay, and its time to live.
+// timesOf returns the times of a row as parameters: when it is due, or 0, its delay, and its time
+// to live.
 func timesOf(r *tablequeue.Row) (at, after, ttl number) {
 	if !r.At.IsZero() {
 		at = number(r.At.UnixMicro())

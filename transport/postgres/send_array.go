@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// array is a parameter of the engine's statements. It is encoded in one piece: pgx encodes element by element, and
-// copies the headers and bodies of a batch each time its buffer grows.
+// array is a parameter of the engine's statements. It is encoded in one piece: pgx encodes element
+// by element, and copies the headers and bodies of a batch each time its buffer grows.
 type array[E element] []E
 
 // element is a value of an array.
@@ -43,8 +43,9 @@ func (b blob) appendTo(buf []byte) []byte   { return append(buf, b...) }
 // textOf returns b as text without a copy. The text is valid until b changes.
 func textOf(b []byte) text { return text(unsafe.String(unsafe.SliceData(b), len(b))) }
 
-// appendTo appends the array in PostgreSQL's binary format (array_recv in arrayfuncs.c): the number of dimensions, a
-// flag for nulls, the element type, the length, the first index, and then each element after its size.
+// appendTo appends the array in PostgreSQL's binary format (array_recv in arrayfuncs.c): the number
+// of dimensions, a flag for nulls, the element type, the length, the first index, and then each
+// element after its size.
 func (a array[E]) appendTo(buf []byte) []byte {
 	const lead, dimensions, nulls, first = 20, 1, 1, 1
 	size := lead

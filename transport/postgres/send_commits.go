@@ -12,13 +12,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 )
 
-// maxCommits is the largest number of transactions that are watched at once. Receivers find the rows of others by
-// polling.
+// maxCommits is the largest number of transactions that are watched at once. Receivers find the
+// rows of others by polling.
 const maxCommits = 10_000
 
-// commits watches the callers' transactions that rows were inserted in, and notifies receivers after a commit. A
-// notification inside the transaction would serialize all commits of the database: PostgreSQL queues notifications in
-// the order of commits (PreCommit_Notify in async.c).
+// commits watches the callers' transactions that rows were inserted in, and notifies receivers
+// after a commit. A notification inside the transaction would serialize all commits of the
+// database: PostgreSQL queues notifications in the order of commits (PreCommit_Notify in async.c).
 type commits struct {
 	mu       sync.Mutex // guards the rest
 	pending  map[int64][]string
@@ -52,8 +52,9 @@ func (s *store) watchCommit(id int64, queues []string) {
 	}
 }
 
-// The pauses between polls. A pause is a quarter of the time since the last insert: after a short transaction
-// receivers are notified soon, and a long one costs few polls. While many transactions are open a poll serves several.
+// The pauses between polls. A pause is a quarter of the time since the last insert: after a short
+// transaction receivers are notified soon, and a long one costs few polls. While many transactions
+// are open a poll serves several.
 const (
 	shortestPause = 5 * time.Millisecond
 	busyPause     = 20 * time.Millisecond // with more than busyCommits
@@ -92,12 +93,13 @@ func (s *store) watchCommits() {
 	}
 }
 
-// endedTransactions returns the transactions of $1 that have ended, and whether they committed. A transaction that is
-// too old to be known has ended.
+// endedTransactions returns the transactions of $1 that have ended, and whether they committed. A
+// transaction that is too old to be known has ended.
 const endedTransactions = `SELECT x, coalesce(txid_status(x) = 'committed', true)
 FROM unnest($1::bigint[]) AS x, (SELECT txid_current_snapshot() AS now OFFSET 0) AS s WHERE txid_visible_in_snapshot(x, s.now)`
 
-// lookAtCommits forgets those of the transactions ids that have ended. It returns the queues of those that committed.
+// lookAtCommits forgets those of the transactions ids that have ended. It returns the queues of
+// those that committed.
 func (s *store) lookAtCommits(ids []int64) (queues []string) {
 	if len(ids) == 0 {
 		return nil
@@ -121,15 +123,16 @@ func (s *store) lookAtCommits(ids []int64) (queues []string) {
 	return queues
 }
 
-// notifyOf notifies receivers of other processes. Without the notification they find the rows by polling.
+// notifyOf notifies receivers of other processes. Without the notification they find the rows by
+// polling.
 func (s *store) notifyOf(queues []string) {
 	ctx, cancel := context.WithTimeout(s.commits.life, time.Second)
 	defer cancel()
 	_ = s.Notify(ctx, queues)
 }
 
-// watched returns the pending transactions, and when the last of them was added. Without any the watcher ends, unless it
-// has something left to do.
+// watched returns the pending transactions, and when the last of them was added. Without any the
+// watcher ends, unless it has something left to do.
 func (c *commits) watched(left bool) (ids []int64, last time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

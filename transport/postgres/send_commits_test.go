@@ -32,8 +32,9 @@ func (r recordedTx) Query(ctx context.Context, text string, args ...any) (pgx.Ro
 	return r.Tx.Query(ctx, text, args...)
 }
 
-// TestACallersCommitCarriesNoNotification has receivers notified of what was sent in a caller's transaction when it has
-// committed, and by another transaction: commits with notifications wait for each other.
+// TestACallersCommitCarriesNoNotification has receivers notified of what was sent in a caller's
+// transaction when it has committed, and by another transaction: commits with notifications wait
+// for each other.
 func TestACallersCommitCarriesNoNotification(t *testing.T) {
 	t.Parallel()
 	url := brokertest.Postgres(t)
@@ -72,7 +73,8 @@ func TestACallersCommitCarriesNoNotification(t *testing.T) {
 	}
 }
 
-// TestNamesThatAreNoQueuesAreForgotten has the texts of statements bounded, however many names are sent to.
+// TestNamesThatAreNoQueuesAreForgotten has the texts of statements bounded, however many names are
+// sent to.
 func TestNamesThatAreNoQueuesAreForgotten(t *testing.T) {
 	t.Parallel()
 	s := &store{settings: settings{Settings: dialect.Settings{Schema: "public"}}}

@@ -131,7 +131,8 @@ func TestAnImpededTableFailsOnlyItsOwnMessages(t *testing.T) {
 	})
 }
 
-// wantBusy returns an error unless err says that queue takes no messages, or is nil for the queue out.
+// wantBusy returns an error unless err says that queue takes no messages, or is nil for the queue
+// out.
 func wantBusy(queue string, err error) error {
 	busy, is := errors.AsType[*transport.BusyError](err)
 	switch {

@@ -12,8 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// InsertIn implements [tablequeue.Queues], with one statement in tx. The server ends a transaction in which a statement
-// fails, so a savepoint is around it, except where the rows are plain ones for a queue that took rows before.
+// InsertIn implements [tablequeue.Queues], with one statement in tx. The server ends a transaction
+// in which a statement fails, so a savepoint is around it, except where the rows are plain ones for
+// a queue that took rows before.
 func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) error {
 	users, err := usersTxOf(tx)
 	switch {
@@ -38,10 +39,12 @@ type usersTx interface {
 	exec(ctx context.Context, text string) error
 	// query scans each row of the answer into dest and then calls row.
 	query(ctx context.Context, text string, args, dest []any, row func()) error
-	// home returns the database of the connection, if it is known: nil otherwise. setHome stores it.
+	// home returns the database of the connection, if it is known: nil otherwise. setHome stores
+	// it.
 	home() *database
 	setHome(d *database)
-	// source returns a FROM item with the columns of o's rows, whose parameters begin with number first, and them.
+	// source returns a FROM item with the columns of o's rows, whose parameters begin with number
+	// first, and them.
 	source(o *out, first int) (text string, args []any)
 }
 
@@ -57,7 +60,8 @@ func usersTxOf(tx any) (usersTx, error) {
 	return nil, fmt.Errorf("it is a %T: want a pgx.Tx of github.com/jackc/pgx/v5 or a *sql.Tx", tx)
 }
 
-// sure reports whether rows are visible at once, without a receipt, in one queue that is known to take them.
+// sure reports whether rows are visible at once, without a receipt, in one queue that is known to
+// take them.
 func (s *store) sure(rows []tablequeue.Row) bool {
 	t := s.table(rows[0].Queue)
 	if !t.takesRows.Load() || t.foreign.Load() {

@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// database identifies a database by its name and by the time at which its server started. Another server with a
-// database of that name has another time.
+// database identifies a database by its name and by the time at which its server started. Another
+// server with a database of that name has another time.
 type database struct {
 	name    string
 	started int64 // in microseconds, which no setting of a session formats
@@ -50,8 +50,8 @@ func (s *store) sameDatabase(ctx context.Context, tx usersTx) error {
 	return nil
 }
 
-// missing returns err, or another error where it is that the table of queue is missing in tx and it is there: the
-// server has ended tx, which cannot be asked for its database any more.
+// missing returns err, or another error where it is that the table of queue is missing in tx and it
+// is there: the server has ended tx, which cannot be asked for its database any more.
 func (s *store) missing(ctx context.Context, queue string, err error) error {
 	if code(err) != undefinedTable {
 		return err

@@ -21,7 +21,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// usersSQL is a database/sql pool of a program, with the driver of pgx. traced, which may be nil, gets its statements.
+// usersSQL is a database/sql pool of a program, with the driver of pgx. traced, which may be nil,
+// gets its statements.
 func usersSQL(t testing.TB, url string, mode pgx.QueryExecMode, traced *statements) *sql.DB {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(url)

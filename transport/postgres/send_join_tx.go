@@ -13,10 +13,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/uuid"
 )
 
-// joining returns the statement that inserts the rows of outs in a caller's transaction, and its parameters. Unless the
-// transaction is known to be one of the right database, two more follow, those of the database that it must be in: in
-// another one the statement inserts nothing. For each row it returns the transaction, the index of the row's out, and
-// seq where that is wanted, in the order of the rows. To return seq takes the right to read the table.
+// joining returns the statement that inserts the rows of outs in a caller's transaction, and its
+// parameters. Unless the transaction is known to be one of the right database, two more follow,
+// those of the database that it must be in: in another one the statement inserts nothing. For each
+// row it returns the transaction, the index of the row's out, and seq where that is wanted, in the
+// order of the rows. To return seq takes the right to read the table.
 func joining(tx usersTx, outs []*out, known bool) (text string, args []any) {
 	if o := outs[0]; known && len(outs) == 1 && o.lone() && !o.seqs {
 		return "INSERT INTO " + o.to.quoted + " (headers, body) VALUES ($1, $2) RETURNING txid_current(), 0, 0", o.values()
@@ -136,7 +137,8 @@ func (tx pgxTx) setHome(d *database) {
 	}
 }
 
-// source has arrays for several rows, so that their number does not make another statement, which pgx prepares.
+// source has arrays for several rows, so that their number does not make another statement, which
+// pgx prepares.
 func (pgxTx) source(o *out, first int) (text string, args []any) {
 	if len(o.rows) == 1 {
 		return o.list(first)
@@ -180,7 +182,8 @@ func (sqlTx) setHome(*database) {}
 
 func (sqlTx) source(o *out, first int) (text string, args []any) { return o.list(first) }
 
-// ofPostgres adds to an error without an SQLSTATE that the transaction may be one of another database system.
+// ofPostgres adds to an error without an SQLSTATE that the transaction may be one of another
+// database system.
 func ofPostgres(ctx context.Context, err error) error {
 	switch {
 	case err == nil, code(err) != "", ctx.Err() != nil,

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-// longLockWait replaces the bound on waiting for locks, [dialect.LockWait], for the rest of a transaction. Transactions
-// of handlers have no bound: see [lockWatch].
+// longLockWait replaces the bound on waiting for locks, [dialect.LockWait], for the rest of a
+// transaction. Transactions of handlers have no bound: see [lockWatch].
 const longLockWait = `SELECT set_config('lock_timeout', '1s', true)` // dialect.LongLockWait
 
 // FlushWaiting implements [tablequeue.Locks].
@@ -48,8 +48,9 @@ func (s *store) FailingQueue(ctx context.Context, units []*tablequeue.Unit) stri
 	return ""
 }
 
-// lockedTables reports which of the tables $1 another session has locked against inserts, or waits to lock: in
-// PostgreSQL an insert queues behind a session that waits for such a lock. The statement itself waits for no lock.
+// lockedTables reports which of the tables $1 another session has locked against inserts, or waits
+// to lock: in PostgreSQL an insert queues behind a session that waits for such a lock. The
+// statement itself waits for no lock.
 const lockedTables = `SELECT EXISTS (SELECT FROM pg_locks AS l
 	WHERE l.locktype = 'relation' AND l.relation = to_regclass(q.name)
 	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -70,7 +71,8 @@ func (s *store) Missing(ctx context.Context, queues []string) ([]bool, error) {
 	return missing, s.failed(err, "look for tables")
 }
 
-// ofTables executes a query about the table of each of queues, without adding to the tables that are remembered.
+// ofTables executes a query about the table of each of queues, without adding to the tables that
+// are remembered.
 func (s *store) ofTables(ctx context.Context, sql string, queues []string) ([]bool, error) {
 	names := make([]string, len(queues))
 	for i, q := range queues {
@@ -84,7 +86,8 @@ func (s *store) ofTables(ctx context.Context, sql string, queues []string) ([]bo
 	return answers, err
 }
 
-// hasten returns the statement that makes rows of t visible since the time of the oldest visible row.
+// hasten returns the statement that makes rows of t visible since the time of the oldest visible
+// row.
 func hasten(t *table) string {
 	return `UPDATE ` + t.quoted + ` SET visible_at = least(now(), (SELECT min(visible_at) FROM ` + t.quoted + `))
 WHERE seq = ANY ($1::bigint[]) AND lease_id IS NULL AND visible_at > now()`

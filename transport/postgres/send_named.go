@@ -9,12 +9,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/uuid"
 )
 
-// A row with a name is inserted, or replaces the row with that name, by one statement, which finds that row by the unique
-// index on name whatever the statistics, and which is the same for a row that is only removed: such a row replaces the
-// other as one that has expired, which the next claim deletes. So rows are locked in the order of their names, and no
-// two transactions wait for each other.
+// A row with a name is inserted, or replaces the row with that name, by one statement, which finds
+// that row by the unique index on name whatever the statistics, and which is the same for a row
+// that is only removed: such a row replaces the other as one that has expired, which the next claim
+// deletes. So rows are locked in the order of their names, and no two transactions wait for each
+// other.
 //
-// The row gets the seq and the id of a new one: a lease, a receipt or a page of a tool that names the row before misses it.
+// The row gets the seq and the id of a new one: a lease, a receipt or a page of a tool that names
+// the row before misses it.
 
 // removed is the ttl, as a parameter, of a row that removes the one with its name.
 const removed = -1
@@ -41,7 +43,8 @@ func namesOf(rows []*tablequeue.Row) array[text] {
 	return names
 }
 
-// renames reports whether u has a row with the name of one of g's: one statement cannot replace a row twice.
+// renames reports whether u has a row with the name of one of g's: one statement cannot replace a
+// row twice.
 func (g *group) renames(u *tablequeue.Unit) bool {
 	for i := range u.Rows {
 		r := &u.Rows[i]
@@ -64,10 +67,12 @@ func (o *out) has(name [16]byte) bool {
 	return found
 }
 
-// noConflictIndex is the SQLSTATE with which a table without the unique index on name refuses a named row.
+// noConflictIndex is the SQLSTATE with which a table without the unique index on name refuses a
+// named row.
 const noConflictIndex = "42P10"
 
-// timerless adds [tablequeue.ErrNoTimers] to the error of units with named rows for a table that lacks what they need.
+// timerless adds [tablequeue.ErrNoTimers] to the error of units with named rows for a table that
+// lacks what they need.
 func timerless(err error, units ...*tablequeue.Unit) error {
 	if c := code(err); c != undefinedColumn && c != noConflictIndex || errors.Is(err, errWrites) {
 		return err

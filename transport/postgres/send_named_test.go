@@ -27,7 +27,8 @@ func timer(queue, name, id string) transport.Operation {
 	return op
 }
 
-// A program of the version before works on a table with the column, and one of this version on a table without it.
+// A program of the version before works on a table with the column, and one of this version on a
+// table without it.
 func TestTimersAreAddedToATableThatIsInUse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "q")

@@ -27,8 +27,9 @@ var (
 const recordColumns = `id::text, kind, key, version, status, state::text, meta::text,
 	(extract(epoch FROM started) * 1000000)::bigint, (extract(epoch FROM changed) * 1000000)::bigint`
 
-// The statements about records in a handler's transaction are executed with settings of their own, which the last one of
-// a batch undoes: a handler's own statements wait for locks as the handler says. See largeTable for the planner's.
+// The statements about records in a handler's transaction are executed with settings of their own,
+// which the last one of a batch undoes: a handler's own statements wait for locks as the handler
+// says. See largeTable for the planner's.
 var (
 	recordSettings = `SELECT set_config('holdfast.lock_timeout', current_setting('lock_timeout'), true),
 	set_config('holdfast.enable_seqscan', current_setting('enable_seqscan'), true),
@@ -38,8 +39,9 @@ var (
 	set_config('enable_seqscan', current_setting('holdfast.enable_seqscan'), true)`
 )
 
-// A role that the handlers have taken may have no rights on the tables of the engine. These statements are around those of the
-// engine then, the first two in a round trip of their own: the server needs rights already to prepare a statement.
+// A role that the handlers have taken may have no rights on the tables of the engine. These
+// statements are around those of the engine then, the first two in a round trip of their own: the
+// server needs rights already to prepare a statement.
 const (
 	keepRole     = `SELECT set_config('holdfast.role', current_setting('role'), true)`
 	sessionRole  = `SET LOCAL role TO DEFAULT`
@@ -58,12 +60,13 @@ func newRecordStatements(records string) *recordStatements {
 	const counts = `SELECT count(*) FILTER (WHERE status = 1), count(*) FILTER (WHERE status = 2),
 	coalesce((extract(epoch FROM now() - min(changed) FILTER (WHERE status = 1)) * 1000000)::bigint, 0) FROM `
 	return &recordStatements{
-		// A record that is created has the version 0 until the commit. The insert waits for another one of the same id.
+		// A record that is created has the version 0 until the commit. The insert waits for another
+		// one of the same id.
 		create: `INSERT INTO ` + records + ` (id, kind, key, version, status) VALUES ($1::uuid, $2::text, $3::text, 0, 0)
 ON CONFLICT (id) DO NOTHING`,
 		lock: `SELECT ` + recordColumns + ` FROM ` + records + ` WHERE id = $1::uuid FOR UPDATE`,
-		// Where the record is no longer the one that was loaded, because a handler has rolled the lock back with a savepoint,
-		// the statement divides by zero.
+		// Where the record is no longer the one that was loaded, because a handler has rolled the
+		// lock back with a savepoint, the statement divides by zero.
 		save: `WITH saved AS (
 	UPDATE ` + records + ` SET version = $3::bigint, status = $4::smallint, state = $5::text::json, meta = $6::text::json,
 		started = CASE WHEN $3::bigint = 1 THEN clock_timestamp() ELSE started END, changed = clock_timestamp(),
@@ -80,7 +83,8 @@ ON CONFLICT (id) DO NOTHING`,
 	}
 }
 
-// LoadRecord implements [tablequeue.RecordTx] in one round trip, with which the transaction may begin.
+// LoadRecord implements [tablequeue.RecordTx] in one round trip, with which the transaction may
+// begin.
 func (h *handlerTx) LoadRecord(
 	ctx context.Context, id transport.RecordID, create *transport.RecordName,
 ) (transport.Record, error) {
@@ -178,8 +182,8 @@ func (s *store) queueRecords(b *pgx.Batch, changes []*stateset.Change) {
 	}
 }
 
-// wroteRecord reads the answer to a statement that writes a record. It divides by zero where the record is not the one that
-// was loaded.
+// wroteRecord reads the answer to a statement that writes a record. It divides by zero where the
+// record is not the one that was loaded.
 func wroteRecord(results pgx.BatchResults) error {
 	_, err := results.Exec()
 	switch {
@@ -191,7 +195,8 @@ func wroteRecord(results pgx.BatchResults) error {
 	return fmt.Errorf("%w: %w", errWrites, err)
 }
 
-// jsonText returns JSON as text, and nil as null. Without prepared statements, bytes would be sent as bytea.
+// jsonText returns JSON as text, and nil as null. Without prepared statements, bytes would be sent
+// as bytea.
 func jsonText(b []byte) any {
 	if b == nil {
 		return nil
@@ -199,8 +204,8 @@ func jsonText(b []byte) any {
 	return string(b)
 }
 
-// Text in the database has no NUL, which is stored as escape and "0", and escape as escape and "1". The result is as
-// unique as the text.
+// Text in the database has no NUL, which is stored as escape and "0", and escape as escape and "1".
+// The result is as unique as the text.
 const escape = "\x1a"
 
 var (

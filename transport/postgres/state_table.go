@@ -19,13 +19,14 @@ import (
 // recordsVersion is the version of the table of records that this package creates.
 const recordsVersion = 1
 
-// recordStorage are the storage parameters of the table of records. Pages have room for updates of records, which change
-// no indexed column unless a record ends.
+// recordStorage are the storage parameters of the table of records. Pages have room for updates of
+// records, which change no indexed column unless a record ends.
 const recordStorage = `fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0,
 	toast.autovacuum_vacuum_scale_factor = 0.05, toast.autovacuum_vacuum_cost_delay = 0`
 
-// installRecords returns the statements that create the table of records and its version, which is among those of
-// inboxes. Names are compared bytewise: another version of the system's collations would damage the index.
+// installRecords returns the statements that create the table of records and its version, which is
+// among those of inboxes. Names are compared bytewise: another version of the system's collations
+// would damage the index.
 func (s *store) installRecords() []step {
 	name, records := dialect.RecordTable, s.records()
 	version := `(SELECT version FROM ` + s.inboxes() + ` WHERE name = ` + literal(name) + `)`
@@ -126,8 +127,9 @@ const (
 	sampledRecords = 16 << 20
 )
 
-// InspectRecords implements [tablequeue.Records]. It counts the records of a small table, and estimates those of a larger
-// one from some of its pages: the oldest of those is a lower bound then.
+// InspectRecords implements [tablequeue.Records]. It counts the records of a small table, and
+// estimates those of a larger one from some of its pages: the oldest of those is a lower bound
+// then.
 func (s *store) InspectRecords(ctx context.Context, kind string) (stats transport.RecordStats, err error) {
 	var size int64
 	err = s.writes.QueryRow(ctx, `SELECT pg_relation_size(`+literal(s.records())+`::regclass)`).Scan(&size)

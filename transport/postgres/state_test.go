@@ -71,7 +71,8 @@ func TestALoadLeavesTheHandlersSettings(t *testing.T) {
 	}
 }
 
-// A behavior, or a handler before, may have taken the role of a tenant, who has no rights on the table of records.
+// A behavior, or a handler before, may have taken the role of a tenant, who has no rights on the
+// table of records.
 func TestALoadLeavesTheHandlersRole(t *testing.T) {
 	t.Parallel()
 	w, c := newRecords(t)

@@ -8,19 +8,21 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-// In the statements q is a queue's table and r an array of parameters. A statement returns the numbers n, from 1, of
-// the array's elements that hit a row, as a batch may have two leases of one row. Durations are in microseconds.
+// In the statements q is a queue's table and r an array of parameters. A statement returns the
+// numbers n, from 1, of the array's elements that hit a row, as a batch may have two leases of one
+// row. Durations are in microseconds.
 
 func (s *store) newTable(queue string) *table {
 	schema, plain := s.split(queue)
 	q := quote(schema, plain)
 	t := &table{name: queue, plain: plain, quoted: q}
 
-	// The rows are locked before they are updated, so that no two claims wait for each other. Their ctid then cannot
-	// change, and is found faster than seq. As many rows are claimed as fit into the bytes: the size of a value is known
-	// without reading it. The first row of the result is about the claim: the place that it has reached, its duration in
-	// microseconds and, without rows, when the next is due. Rows that were inserted or retried within the last 250 ms may
-	// not be committed yet, so the place is no later than that.
+	// The rows are locked before they are updated, so that no two claims wait for each other. Their
+	// ctid then cannot change, and is found faster than seq. As many rows are claimed as fit into
+	// the bytes: the size of a value is known without reading it. The first row of the result is
+	// about the claim: the place that it has reached, its duration in microseconds and, without
+	// rows, when the next is due. Rows that were inserted or retried within the last 250 ms may not
+	// be committed yet, so the place is no later than that.
 	t.claim = `WITH due AS MATERIALIZED (
 	SELECT ctid, visible_at, seq, octet_length(headers) AS headers, coalesce(octet_length(body), 0) AS body FROM ` + q + `
 	WHERE (visible_at, seq) > ($5::timestamptz, $6::bigint) AND visible_at <= now()
@@ -81,18 +83,20 @@ WHERE ` + named + ` RETURNING r.n`
 	return t
 }
 
-// Statements that name rows by seq have to find them by the primary key. For a queue that was vacuumed while it was
-// empty the planner expects no rows, until statistics are gathered again. Every index and every order of a join then
-// has the same cost, and the planner may choose to read a whole index for each row. Conditions that are always true
-// prevent that.
+// Statements that name rows by seq have to find them by the primary key. For a queue that was
+// vacuumed while it was empty the planner expects no rows, until statistics are gathered again.
+// Every index and every order of a join then has the same cost, and the planner may choose to read
+// a whole index for each row. Conditions that are always true prevent that.
 //
-// byKey raises the cost of the index by visible_at, whose second column is seq, above that of the primary key. A
-// search of an index for an array of two counts as two searches (btcostestimate; from PostgreSQL 17 on only where the
-// index has more than three pages). For an array of one, a condition on an index costs more than a filter
-// (cost_qual_eval counts half an operator, genericcostestimate a whole one).
+// byKey raises the cost of the index by visible_at, whose second column is seq, above that of the
+// primary key. A search of an index for an array of two counts as two searches (btcostestimate;
+// from PostgreSQL 17 on only where the index has more than three pages). For an array of one, a
+// condition on an index costs more than a filter (cost_qual_eval counts half an operator,
+// genericcostestimate a whole one).
 //
-// named compares seq with an array of one, by which the server can neither merge nor hash: it has to search the index
-// for each element. Its byKey depends on the element, or the server could begin with q.
+// named compares seq with an array of one, by which the server can neither merge nor hash: it has
+// to search the index for each element. Its byKey depends on the element, or the server could begin
+// with q.
 const (
 	byKey = `visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity'])`
 	named = `q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
@@ -107,9 +111,10 @@ const (
 	expiry = `CASE WHEN r.ttl > 0 THEN (` + due + ` + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END`
 )
 
-// insert returns the statement that inserts rows from arrays, which are the parameters from number first on: those of
-// [out.sourceNames]. With owned the first array has the number of each row's unit. The id of each
-// row is new: copies of one message are rows with ids of their own, and a foreign table has id as its primary key.
+// insert returns the statement that inserts rows from arrays, which are the parameters from number
+// first on: those of [out.sourceNames]. With owned the first array has the number of each row's
+// unit. The id of each row is new: copies of one message are rows with ids of their own, and a
+// foreign table has id as its primary key.
 func insert(o *out, first int, owned bool) string {
 	p := func(i int) string { return fmt.Sprintf("$%d", first+i) }
 	names, arrays := o.sourceNames(), []string{}
@@ -138,7 +143,8 @@ func insert(o *out, first int, owned bool) string {
 	return text
 }
 
-// leasing are the values of the columns with which a row is inserted as if a claim had leased it: until statement_timestamp()
+// leasing are the values of the columns with which a row is inserted as if a claim had leased it:
+// until statement_timestamp()
 // + $n microseconds, with a lease, and by the owner $n.
 const leasing = ", statement_timestamp() + $%d::bigint * interval '1 microsecond', 1, %s, $%d::text"
 
@@ -167,13 +173,14 @@ func (o *out) columns() (columns, values string) {
 	return "headers, body", "r.headers, r.body"
 }
 
-// purgeForeign returns the statement that deletes the rows of a foreign table that no transaction has received.
+// purgeForeign returns the statement that deletes the rows of a foreign table that no transaction
+// has received.
 func purgeForeign(t *table) string {
 	return `DELETE FROM ` + t.quoted + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + t.quoted + ` FOR UPDATE SKIP LOCKED))`
 }
 
-// completion returns the statement that deletes rows of q by their seq in $1 and lease in $2, and inserts the rows that
-// were sent with those that it has deleted.
+// completion returns the statement that deletes rows of q by their seq in $1 and lease in $2, and
+// inserts the rows that were sent with those that it has deleted.
 func completion(q *table, outs []*out) string {
 	var b strings.Builder
 	b.WriteString(`WITH gone AS (
@@ -189,8 +196,9 @@ func completion(q *table, outs []*out) string {
 	return b.String()
 }
 
-// taking returns the statement that deletes a row of q, a foreign table, by its seq in $1 and id in $2, and inserts the
-// rows that were sent with it. It skips a row that another transaction has received.
+// taking returns the statement that deletes a row of q, a foreign table, by its seq in $1 and id in
+// $2, and inserts the rows that were sent with it. It skips a row that another transaction has
+// received.
 func taking(q *table, outs []*out) string {
 	var b strings.Builder
 	b.WriteString(`WITH gone AS (
@@ -202,8 +210,8 @@ func taking(q *table, outs []*out) string {
 	return b.String() + " SELECT n FROM gone" + unskipped(outs, 3)
 }
 
-// inserts adds the inserts of rows that are sent with those that the statement has deleted or recorded, which are in
-// gone. Their parameters begin with number param.
+// inserts adds the inserts of rows that are sent with those that the statement has deleted or
+// recorded, which are in gone. Their parameters begin with number param.
 func inserts(b *strings.Builder, outs []*out, param int) {
 	for i, o := range outs {
 		text := insert(o, param, true)
@@ -217,9 +225,10 @@ func inserts(b *strings.Builder, outs []*out, param int) {
 
 const divisionByZero = "22012"
 
-// removal returns the statement that deletes one row of q by its seq $1 and lease $2, and inserts the rows that were
-// sent with it. Where the lease is lost it divides by zero, which ends the transaction. The divisor comes from a
-// volatile function, as the planner would evaluate a constant expression even where it is not needed.
+// removal returns the statement that deletes one row of q by its seq $1 and lease $2, and inserts
+// the rows that were sent with it. Where the lease is lost it divides by zero, which ends the
+// transaction. The divisor comes from a volatile function, as the planner would evaluate a constant
+// expression even where it is not needed.
 //
 // With an inbox it records the key $3 with the checksum $4, as [recordKey] does.
 func removal(q, inbox *table, outs []*out) string {
@@ -252,7 +261,8 @@ func removal(q, inbox *table, outs []*out) string {
 	return b.String()
 }
 
-// wanted returns the expression for the number of rows that [insertOne] inserts from parameter number first on.
+// wanted returns the expression for the number of rows that [insertOne] inserts from parameter
+// number first on.
 func (o *out) wanted(first int) string {
 	if o.lone() {
 		return "1"

@@ -39,7 +39,8 @@ func (s *store) installIn(ctx context.Context, tx pgx.Tx, plan transport.Plan) e
 	return nil
 }
 
-// installing calls change in a transaction: again while that fails because another process installs.
+// installing calls change in a transaction: again while that fails because another process
+// installs.
 func (s *store) installing(ctx context.Context, change func(pgx.Tx) error) error {
 	pause, wait := backoff.Backoff{Min: 20 * time.Millisecond, Max: time.Second}, s.waiting()
 	for {
@@ -54,7 +55,8 @@ func (s *store) installing(ctx context.Context, change func(pgx.Tx) error) error
 	}
 }
 
-// waiting returns a function that logs that an installer waits for another one, when it is time for that.
+// waiting returns a function that logs that an installer waits for another one, when it is time for
+// that.
 func (s *store) waiting() func(context.Context) {
 	said := time.Now().Add(progressFirst - progressEvery)
 	return func(ctx context.Context) {

@@ -11,12 +11,13 @@ import (
 
 var _ transport.Addresser = (*store)(nil)
 
-// errAddress is why text that begins with a quotation mark is no queue. NServiceBus quotes the names of tables too.
+// errAddress is why text that begins with a quotation mark is no queue. NServiceBus quotes the
+// names of tables too.
 var errAddress = errors.New(`it begins with a quotation mark, so it must be an address: "table" or "schema"."table", ` +
 	`with each quotation mark within a name doubled`)
 
-// parse returns the schema and the table of a queue. Text that does not begin with a quotation mark is the name of a
-// table in the store's schema, also with dots.
+// parse returns the schema and the table of a queue. Text that does not begin with a quotation mark
+// is the name of a table in the store's schema, also with dots.
 func (s *store) parse(queue string) (schema, table string, err error) {
 	schema, table = s.Schema, queue
 	if strings.HasPrefix(queue, `"`) {
@@ -39,8 +40,8 @@ func (s *store) unquote(address string) (schema, table string, ok bool) {
 	return first, second, dot && ok && rest == ""
 }
 
-// split is parse for a queue that Check has passed, or that the store itself has listed: versions before addresses took
-// any text for the name of a table.
+// split is parse for a queue that Check has passed, or that the store itself has listed: versions
+// before addresses took any text for the name of a table.
 func (s *store) split(queue string) (schema, table string) {
 	schema, table, err := s.parse(queue)
 	if err != nil {
@@ -69,7 +70,8 @@ func (s *store) Address(queue string) string {
 	return quote(schema, table)
 }
 
-// ShortName implements [transport.Addresser]: the table, with its schema where that is not the store's.
+// ShortName implements [transport.Addresser]: the table, with its schema where that is not the
+// store's.
 func (s *store) ShortName(address string) string {
 	if !strings.HasPrefix(address, `"`) {
 		return address

@@ -10,9 +10,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// filters returns the SQL expression for the parts of the table oid that can keep rows from being inserted, deleted or read,
-// as a text, or ” without any. A trigger that is executed before each row can skip the row (PostgreSQL 15, "Overview of
-// Trigger Behavior"). row_security_active is false for an owner and a role that bypass policies.
+// filters returns the SQL expression for the parts of the table oid that can keep rows from being
+// inserted, deleted or read, as a text, or ” without any. A trigger that is executed before each
+// row can skip the row (PostgreSQL 15, "Overview of Trigger Behavior"). row_security_active is
+// false for an owner and a role that bypass policies.
 func filters(oid string) string {
 	return `array_to_string(ARRAY(
 	SELECT 'trigger ' || quote_ident(tgname) FROM pg_trigger
@@ -34,8 +35,9 @@ func filterWarning(filters string) string {
 // filtersFor is the time after which a table is looked at again.
 const filtersFor = time.Minute
 
-// lookAtFilters finds the filters of the tables that groups insert into, unless they were looked at a short time ago. The
-// inserts into a table with filters are counted. A failure of the query is one of the next statement too.
+// lookAtFilters finds the filters of the tables that groups insert into, unless they were looked at
+// a short time ago. The inserts into a table with filters are counted. A failure of the query is
+// one of the next statement too.
 func (s *store) lookAtFilters(ctx context.Context, groups []*group) {
 	now := time.Now()
 	var tables []*table
@@ -73,27 +75,28 @@ func (s *store) lookAtFilters(ctx context.Context, groups []*group) {
 	}
 }
 
-// skipped begins the text of the error by which the statement of a counted insert fails. A cast of the text fails.
+// skipped begins the text of the error by which the statement of a counted insert fails. A cast of
+// the text fails.
 const skipped = "a trigger, a rule or a policy of the table has skipped a row; rows written: "
 
 // skipsDelete is an expression for a row of q that was to be deleted and is there. It fails.
 var skipsDelete = "(" + literal(skipped+"0, row ") + " || q.seq)::bigint"
 
-// countedInsert returns the statement that inserts the rows of o and returns their seqs, or fails when a row was skipped.
-// Want is the expression for the number of rows.
+// countedInsert returns the statement that inserts the rows of o and returns their seqs, or fails
+// when a row was skipped. Want is the expression for the number of rows.
 func (o *out) countedInsert(insert, want string) string {
 	return "WITH out0 AS (" + insert + " RETURNING seq) SELECT seq FROM out0 UNION ALL SELECT " + o.skips(0) +
 		" WHERE (SELECT count(*) FROM out0) < " + want
 }
 
-// skips returns an expression that fails, with the number of the rows that output i of a statement has inserted. The planner
-// cannot evaluate the expression before.
+// skips returns an expression that fails, with the number of the rows that output i of a statement
+// has inserted. The planner cannot evaluate the expression before.
 func (o *out) skips(i int) string {
 	return fmt.Sprintf("(%s || (SELECT count(*) FROM out%d))::bigint", literal(skipped), i)
 }
 
-// unskipped returns the condition that no counted insert of a statement has skipped a row of a unit in gone, or "". The
-// parameters of the inserts begin with number param.
+// unskipped returns the condition that no counted insert of a statement has skipped a row of a unit
+// in gone, or "". The parameters of the inserts begin with number param.
 func unskipped(outs []*out, param int) string {
 	var all []string
 	for i, o := range outs {

@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Triggers, rules and policies that may keep messages out are named in the log at the start, by Verify and in the warnings.
+// Triggers, rules and policies that may keep messages out are named in the log at the start, by
+// Verify and in the warnings.
 func TestFiltersOfATableAreNamed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "in")
@@ -54,7 +55,8 @@ func TestFiltersOfATableAreNamed(t *testing.T) {
 	}
 }
 
-// A row that a trigger or a policy skips is an error of its message. The other messages of the batch are written.
+// A row that a trigger or a policy skips is an error of its message. The other messages of the
+// batch are written.
 func TestSkippedRowsAreErrors(t *testing.T) {
 	t.Parallel()
 	const skip = `CREATE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';

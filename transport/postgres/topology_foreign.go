@@ -13,8 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A queue table of NServiceBus has the columns id (a uuid), expires (without a zone, in UTC), headers, body and seq,
-// and can be sent to. A store detects such a table when the server refuses the first row for it, and remembers that.
+// A queue table of NServiceBus has the columns id (a uuid), expires (without a zone, in UTC),
+// headers, body and seq, and can be sent to. A store detects such a table when the server refuses
+// the first row for it, and remembers that.
 
 // SQLSTATEs with which a foreign table refuses rows.
 const (
@@ -37,9 +38,9 @@ var (
 // foreignColumns are the columns of a foreign table.
 var foreignColumns = []string{"id", "expires", "headers", "body", "seq"}
 
-// unfit returns the reason why a queue's table, by its columns, is none that this version receives from:
-// [transport.ErrNoQueue], errOlder, [dialect.ErrForeign], or another [*tablequeue.UnfitError] for a table that is no
-// queue.
+// unfit returns the reason why a queue's table, by its columns, is none that this version receives
+// from: [transport.ErrNoQueue], errOlder, [dialect.ErrForeign], or another [*tablequeue.UnfitError]
+// for a table that is no queue.
 func unfit(ctx context.Context, db querier, t *table) error {
 	var columns []string
 	err := db.QueryRow(ctx, `SELECT array_agg(attname::text) FROM pg_attribute
@@ -95,8 +96,8 @@ func (s *store) Exists(ctx context.Context, queue string) error {
 	return failure(err, "queue %q in schema %q", queue, s.Schema)
 }
 
-// usable refuses a table of a later version, whose columns may have another meaning, and one that is being taken over.
-// Where no version can be read the columns decide.
+// usable refuses a table of a later version, whose columns may have another meaning, and one that
+// is being taken over. Where no version can be read the columns decide.
 func (s *store) usable(ctx context.Context, queue string) error {
 	var version int
 	err := s.writes.QueryRow(ctx, `SELECT coalesce(max(version), 1) FROM `+s.versions()+` WHERE name = $1`, pgx.QueryExecModeExec, queue).Scan(&version)

@@ -96,7 +96,8 @@ func TestAQueueOfNServiceBusIsSentTo(t *testing.T) {
 	}
 }
 
-// Two find out at once what a table is: the one that comes second has been refused for the same reason.
+// Two find out at once what a table is: the one that comes second has been refused for the same
+// reason.
 func TestAQueueOfNServiceBusIsFoundOutByTwoAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

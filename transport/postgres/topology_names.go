@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// maxName is the longest identifier in bytes. PostgreSQL truncates longer ones without an error, so that two queues
-// could become one.
+// maxName is the longest identifier in bytes. PostgreSQL truncates longer ones without an error, so
+// that two queues could become one.
 const maxName = 63
 
 // table is a queue's table with its statements.

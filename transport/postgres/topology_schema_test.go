@@ -54,8 +54,8 @@ UNION SELECT unnest(reloptions) FROM pg_class WHERE oid = $1::regclass ORDER BY 
 	return all
 }
 
-// A table of the first version is migrated with its messages.
-// Migrated, it is like a table of the version before: its id stays text, for the programs that work on it.
+// A table of the first version is migrated with its messages. Migrated, it is like a table of the
+// version before: its id stays text, for the programs that work on it.
 func TestMigrateTheFirstVersion(t *testing.T) {
 	t.Parallel()
 	for name, migrate := range map[string]func(*world, transport.Conn){

@@ -12,12 +12,12 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// subscribers is the table of subscriptions with its statements. Their parameters are @queue, the address by which the
-// table names a queue, @endpoint and @types.
+// subscribers is the table of subscriptions with its statements. Their parameters are @queue, the
+// address by which the table names a queue, @endpoint and @types.
 type subscribers struct{ table, columns, add, remove, all, forget string }
 
-// subscribers returns the driver's own table, or one of NServiceBus's shape, which is shared with its endpoints and has
-// the endpoint in its key.
+// subscribers returns the driver's own table, or one of NServiceBus's shape, which is shared with
+// its endpoints and has the endpoint in its key.
 func (s *store) subscribers() subscribers {
 	if s.Routing == "" {
 		t := quote(s.Schema, dialect.SubscriptionTable)
@@ -81,7 +81,8 @@ func (s *store) Subscriptions(ctx context.Context) ([]tablequeue.Subscription, e
 	return all, noSubscriptions(err, "read subscriptions")
 }
 
-// noSubscriptions is failure, but with [tablequeue.ErrNotInstalled] where the table of subscriptions is missing.
+// noSubscriptions is failure, but with [tablequeue.ErrNotInstalled] where the table of
+// subscriptions is missing.
 func noSubscriptions(err error, doing string, args ...any) error {
 	if code(err) == undefinedTable {
 		err = fmt.Errorf("%w: %w", tablequeue.ErrNotInstalled, err)
@@ -92,8 +93,8 @@ func noSubscriptions(err error, doing string, args ...any) error {
 // theirRouting is NServiceBus's default name of its table of subscriptions.
 const theirRouting = "SubscriptionRouting"
 
-// unsharedRouting returns the expression that is true if the schema has a table of subscriptions of NServiceBus, which the
-// driver does not use.
+// unsharedRouting returns the expression that is true if the schema has a table of subscriptions of
+// NServiceBus, which the driver does not use.
 func (s *store) unsharedRouting() string {
 	return fmt.Sprintf("%t AND %s IS NOT NULL", s.Routing == "", regclass(quote(s.Schema, theirRouting)))
 }

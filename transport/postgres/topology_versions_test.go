@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// earlierStatement returns a statement of the program before tables had ids of type uuid, for the queues in and out.
+// earlierStatement returns a statement of the program before tables had ids of type uuid, for the
+// queues in and out.
 func (w *world) earlierStatement(name string) string {
 	w.t.Helper()
 	all, err := os.ReadFile("testdata/version2.sql")
@@ -65,7 +66,8 @@ func (w *world) earlierSend(ids ...string) error {
 	return err
 }
 
-// earlierClaim returns the ids of up to n messages that the program before claims, and completes them.
+// earlierClaim returns the ids of up to n messages that the program before claims, and completes
+// them.
 func (w *world) earlierClaim(n int) (ids []string) {
 	w.t.Helper()
 	rows, err := w.sql.Query(w.t.Context(), w.earlierStatement("claim"), n, time.Minute.Microseconds(), 7, "earlier", everything.visibleAt, everything.seq, int64(1<<40))

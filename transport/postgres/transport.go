@@ -15,41 +15,50 @@ import (
 
 var _ transport.Transport = (*Transport)(nil)
 
-// MaxBody is the largest body of a message in bytes. A larger one is refused with a [*transport.TooLargeError].
+// MaxBody is the largest body of a message in bytes. A larger one is refused with a
+// [*transport.TooLargeError].
 const MaxBody = tablequeue.MaxBody
 
-// Transport is the transport on PostgreSQL. It may be copied before use, and opened several times, also at once.
+// Transport is the transport on PostgreSQL. It may be copied before use, and opened several times,
+// also at once.
 type Transport struct {
-	// URL is the database to connect to, as a URL or as "key=value" pairs. Omitted parts are read from the PG* environment
-	// variables. Required unless Pool is set.
+	// URL is the database to connect to, as a URL or as "key=value" pairs. Omitted parts are read
+	// from the PG* environment variables. Required unless Pool is set.
 	URL string
-	// Pool is used instead of connections to URL. The caller owns it, and closes it after the last endpoint has stopped.
-	// Transactions of handlers use at most MaxConns-2 of its connections, so MaxConns must be at least 3. The driver opens
-	// further connections with Pool's configuration, including its BeforeConnect and tracer: one that listens, and up to
-	// two that renew leases, so that renewal never waits for a connection of the pool.
+	// Pool is used instead of connections to URL. The caller owns it, and closes it after the last
+	// endpoint has stopped. Transactions of handlers use at most MaxConns-2 of its connections, so
+	// MaxConns must be at least 3. The driver opens further connections with Pool's configuration,
+	// including its BeforeConnect and tracer: one that listens, and up to two that renew leases, so
+	// that renewal never waits for a connection of the pool.
 	Pool *pgxpool.Pool
-	// Schema is the database schema of the queue tables. Endpoints that send to each other share it. Empty: public.
+	// Schema is the database schema of the queue tables. Endpoints that send to each other share
+	// it. Empty: public.
 	Schema string
-	// Lease is the time for which a received message is invisible to other receivers, unless the lease is renewed. When a
-	// process crashes, its messages are delivered again after this time. 0: 30 s.
+	// Lease is the time for which a received message is invisible to other receivers, unless the
+	// lease is renewed. When a process crashes, its messages are delivered again after this time.
+	// 0: 30 s.
 	Lease time.Duration
-	// MaxTx is the maximum number of open transactions of handlers. Further handlers wait. Each transaction uses one
-	// connection. 0: 32.
+	// MaxTx is the maximum number of open transactions of handlers. Further handlers wait. Each
+	// transaction uses one connection. 0: 32.
 	MaxTx int
-	// Pooled must be set if URL or Pool connects to a proxy that pools transactions, such as pgbouncer with pool_mode
-	// transaction. The driver then uses no session settings and no prepared statements.
+	// Pooled must be set if URL or Pool connects to a proxy that pools transactions, such as
+	// pgbouncer with pool_mode transaction. The driver then uses no session settings and no
+	// prepared statements.
 	Pooled bool
-	// ListenURL is the server on which the driver listens for notifications: with Pooled, the server behind the proxy.
-	// Empty: URL or Pool; with Pooled, none, and idle receivers poll every 500 ms.
+	// ListenURL is the server on which the driver listens for notifications: with Pooled, the
+	// server behind the proxy. Empty: URL or Pool; with Pooled, none, and idle receivers poll every
+	// 500 ms.
 	ListenURL string
-	// SubscriptionRouting is the name of a table of subscriptions in Schema that is shared with NServiceBus endpoints,
-	// whose default name for it is SubscriptionRouting. Empty: a table of the driver's own.
+	// SubscriptionRouting is the name of a table of subscriptions in Schema that is shared with
+	// NServiceBus endpoints, whose default name for it is SubscriptionRouting. Empty: a table of
+	// the driver's own.
 	SubscriptionRouting string
-	// Adopt lets the installer take over the queue tables of NServiceBus endpoints: it adds columns and indexes to them,
-	// without blocking senders. Only a table with exactly the columns of NServiceBus is taken over. Shared queues, such as
-	// the error queue, are used as they are. The installer also rewrites tables of earlier versions, whose ids are text;
-	// stop programs of these versions first. NServiceBus must no longer receive from a table that was taken over. With
-	// Pooled, ListenURL must be set.
+	// Adopt lets the installer take over the queue tables of NServiceBus endpoints: it adds columns
+	// and indexes to them, without blocking senders. Only a table with exactly the columns of
+	// NServiceBus is taken over. Shared queues, such as the error queue, are used as they are. The
+	// installer also rewrites tables of earlier versions, whose ids are text; stop programs of
+	// these versions first. NServiceBus must no longer receive from a table that was taken over.
+	// With Pooled, ListenURL must be set.
 	Adopt bool
 }
 

@@ -12,16 +12,18 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// sessionSettings are the settings of the server that a URL may have as options, beside the options of pgx.
+// sessionSettings are the settings of the server that a URL may have as options, beside the options
+// of pgx.
 var sessionSettings = []string{
 	"application_name", "client_encoding", "default_transaction_isolation", "idle_in_transaction_session_timeout",
 	"lock_timeout", "options", "search_path", "statement_timeout", "timezone",
 }
 
-// ParseURL returns the transport of a URL such as postgres://user:password@host:5432/database?schema=app. The options
-// schema, lease, max_tx, pooled and subscription_routing set the fields of those names. Further options are those of
-// pgx, such as sslmode and pool_max_conns, and some settings of the server, such as statement_timeout; an unknown one
-// is an error that names it. No error repeats the URL, which may hold a password.
+// ParseURL returns the transport of a URL such as
+// postgres://user:password@host:5432/database?schema=app. The options schema, lease, max_tx, pooled
+// and subscription_routing set the fields of those names. Further options are those of pgx, such as
+// sslmode and pool_max_conns, and some settings of the server, such as statement_timeout; an
+// unknown one is an error that names it. No error repeats the URL, which may hold a password.
 func ParseURL(raw string) (*Transport, error) {
 	t := &Transport{}
 	own := dialect.Options{
@@ -57,5 +59,6 @@ func parse(url string) (*pgxpool.Config, error) {
 	return cfg, nil
 }
 
-// connectTimeout limits an attempt to connect to a server that does not answer, if connect_timeout of the URL does not.
+// connectTimeout limits an attempt to connect to a server that does not answer, if connect_timeout
+// of the URL does not.
 const connectTimeout = 5 * time.Second

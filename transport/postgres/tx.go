@@ -25,7 +25,8 @@ type handlerTx struct {
 	conn *pgxpool.Conn // nil when the transaction is over
 }
 
-// Begin implements [tablequeue.Transactions]. It waits for a connection. The transaction begins with its first statement.
+// Begin implements [tablequeue.Transactions]. It waits for a connection. The transaction begins
+// with its first statement.
 func (s *store) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
 	conn, err := s.acquire(ctx)
 	if err != nil {
@@ -44,8 +45,9 @@ func (s *store) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
 	return h, nil
 }
 
-// acquire takes a connection for a handler's transaction. Of a caller's pool it leaves the rest to claims and writes:
-// a handler that sends outside its transaction would otherwise wait for connections that only handlers have.
+// acquire takes a connection for a handler's transaction. Of a caller's pool it leaves the rest to
+// claims and writes: a handler that sends outside its transaction would otherwise wait for
+// connections that only handlers have.
 func (s *store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	if err := s.txs.take(ctx); err != nil {
 		return nil, err
@@ -61,7 +63,8 @@ func (s *store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return conn, err
 }
 
-// putBack returns the connection. If the handler has left something in its session, the connection is closed.
+// putBack returns the connection. If the handler has left something in its session, the connection
+// is closed.
 func (h *handlerTx) putBack(ctx context.Context, conn *pgxpool.Conn) {
 	if !h.store.address.pooled { // a proxy may have switched the session
 		h.user.compare(h.before, conn.Conn())
@@ -114,8 +117,9 @@ func (h *handlerTx) take() *pgxpool.Conn {
 	return conn
 }
 
-// Complete implements [tablequeue.StoreTx] in one round trip: the delete, or the recording of a key, with the inserts, and
-// the commit. The statement fails where the lease is lost or the key is not new, and the server then skips the commit.
+// Complete implements [tablequeue.StoreTx] in one round trip: the delete, or the recording of a
+// key, with the inserts, and the commit. The statement fails where the lease is lost or the key is
+// not new, and the server then skips the commit.
 func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	conn := h.take()
 	if conn == nil {
@@ -175,9 +179,9 @@ var (
 		"leave the end of the transaction to the endpoint, or use a savepoint")
 )
 
-// The transactions of handlers are DEFERRABLE, which changes nothing unless one is SERIALIZABLE and READ ONLY, and such a
-// transaction cannot complete a message. The property is how the statements of the commit recognize the transaction: a
-// handler may have ended it by text, and begun another.
+// The transactions of handlers are DEFERRABLE, which changes nothing unless one is SERIALIZABLE and
+// READ ONLY, and such a transaction cannot complete a message. The property is how the statements
+// of the commit recognize the transaction: a handler may have ended it by text, and begun another.
 const (
 	beginMarked = "begin deferrable"
 	// inMarked is 0 in a transaction that is marked, and fails with unmarked in another.
@@ -189,17 +193,20 @@ const (
 // marked are the options of such a transaction.
 var marked = pgx.TxOptions{DeferrableMode: pgx.Deferrable}
 
-// idle is the status of a session outside of a transaction (PostgreSQL 15, "Message Formats", ReadyForQuery).
+// idle is the status of a session outside of a transaction (PostgreSQL 15, "Message Formats",
+// ReadyForQuery).
 const idle = 'I'
 
-// A handler's session has the handler's settings. The planner may choose there to read a small table as a whole, and
-// cache that plan when the table grows. So the engine turns that off for its own statements in the transaction, until
-// the table is too large for such a plan. Only VACUUM FULL and TRUNCATE shrink a table, as vacuum_truncate is off.
+// A handler's session has the handler's settings. The planner may choose there to read a small
+// table as a whole, and cache that plan when the table grows. So the engine turns that off for its
+// own statements in the transaction, until the table is too large for such a plan. Only VACUUM FULL
+// and TRUNCATE shrink a table, as vacuum_truncate is off.
 const (
-	// largeTable is the size in bytes from which on the planner prefers an index to reading the table, whatever the
-	// statistics.
+	// largeTable is the size in bytes from which on the planner prefers an index to reading the
+	// table, whatever the statistics.
 	largeTable = 1 << 20
-	// largeFor is the time for which a table that was large is taken to be large: until [table.largeUntil].
+	// largeFor is the time for which a table that was large is taken to be large: until
+	// [table.largeUntil].
 	largeFor = 10 * time.Second
 )
 
@@ -253,7 +260,8 @@ func (s *store) queueRemoval(b *pgx.Batch, g *group, u *tablequeue.Unit) {
 	b.Queue(s.composed(g, true), plain(args)...)
 }
 
-// queueRecord adds the statements that record u. Each is a plain insert: one statement for all would cost the server more.
+// queueRecord adds the statements that record u. Each is a plain insert: one statement for all
+// would cost the server more.
 func (s *store) queueRecord(b *pgx.Batch, g *group, u *tablequeue.Unit) {
 	if g.inbox != nil {
 		b.Queue(g.inbox.record, uuid.Text(u.Key.ID), int32(u.Key.Sum))

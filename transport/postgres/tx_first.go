@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Exec implements [pgx.Tx]. A statement that sets the isolation level decides whether the message's row is locked.
+// Exec implements [pgx.Tx]. A statement that sets the isolation level decides whether the message's
+// row is locked.
 func (u *userTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	u.note(sql)
 	snapshot, sets := isolation(sql)
@@ -75,8 +76,8 @@ func (u *userTx) send(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return tx.SendBatch(ctx, b)
 }
 
-// first reports whether the next statement, with args, can begin the transaction in a batch. There pgx accepts no
-// options in args.
+// first reports whether the next statement, with args, can begin the transaction in a batch. There
+// pgx accepts no options in args.
 func (u *userTx) first(args []any) bool {
 	if u.tx != nil || u.err != nil || u.isOver() {
 		return false

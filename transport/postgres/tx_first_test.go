@@ -81,7 +81,8 @@ func TestBeginTravelsWithFirstStatement(t *testing.T) {
 	}
 }
 
-// Whatever becomes of the first statement, the connection is there for the next and the transaction the endpoint's.
+// Whatever becomes of the first statement, the connection is there for the next and the transaction
+// the endpoint's.
 func TestTheFirstStatementOfATransactionEndsAsAnyOther(t *testing.T) {
 	t.Parallel()
 	var s string

@@ -24,9 +24,9 @@ const (
 	lockWatchMost  = 2 * time.Second        // for a query
 )
 
-// A lockWatch cancels the commit of a handler's transaction that waits for a table which another session has locked, or for
-// longer than a second for a row. To set lock_timeout for that statement alone would cost every handler two further
-// statements.
+// A lockWatch cancels the commit of a handler's transaction that waits for a table which another
+// session has locked, or for longer than a second for a row. To set lock_timeout for that statement
+// alone would cost every handler two further statements.
 type lockWatch struct {
 	store *store
 	conn  *pgx.Conn
@@ -67,11 +67,12 @@ func (w *lockWatch) look() {
 	w.timer.Reset(lockWatchNext)
 }
 
-// waitsForLock reports whether the session $1 waits for a lock. A session of the same role may see it (pg_stat_get_activity).
+// waitsForLock reports whether the session $1 waits for a lock. A session of the same role may see
+// it (pg_stat_get_activity).
 const waitsForLock = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock')`
 
-// waitsLong reports whether a commit that sends messages waits for a lock, more than a second after its begin. An insert of a
-// named row waits for other transactions with the name.
+// waitsLong reports whether a commit that sends messages waits for a lock, more than a second after
+// its begin. An insert of a named row waits for other transactions with the name.
 func (w *lockWatch) waitsLong(ctx context.Context) (waits bool) {
 	if time.Since(w.began) < dialect.LongLockWait || len(w.unit.Rows) == 0 ||
 		slices.ContainsFunc(w.unit.Rows, func(r tablequeue.Row) bool { return r.Named() }) {
@@ -81,9 +82,9 @@ func (w *lockWatch) waitsLong(ctx context.Context) (waits bool) {
 	return err == nil && waits
 }
 
-// end ends the watch. It returns err, or a lock error where the watch has caused err by its cancel request. A
-// connection with a cancel request is closed: the request may reach the server late, and would cancel the next
-// statement.
+// end ends the watch. It returns err, or a lock error where the watch has caused err by its cancel
+// request. A connection with a cancel request is closed: the request may reach the server late, and
+// would cancel the next statement.
 func (w *lockWatch) end(err error) error {
 	w.timer.Stop()
 	w.mu.Lock()

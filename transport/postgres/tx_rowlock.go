@@ -16,9 +16,9 @@ import (
 
 var _ tablequeue.Locker = (*handlerTx)(nil)
 
-// rowLock locks the row of a message for its transaction. Above READ COMMITTED every change that others make after
-// the first statement is a conflict, even a renewal of the lease. So a statement before the first locks the row, and
-// the lease is not renewed: claims skip locked rows.
+// rowLock locks the row of a message for its transaction. Above READ COMMITTED every change that
+// others make after the first statement is a conflict, even a renewal of the lease. So a statement
+// before the first locks the row, and the lease is not renewed: claims skip locked rows.
 type rowLock struct {
 	wanted bool // and not yet taken
 	table  *table
@@ -47,7 +47,8 @@ func (l *rowLock) take(ctx context.Context, tx pgx.Tx) error {
 
 var setsIsolation = regexp.MustCompile(`(?is)^set\s+transaction\b.*\bisolation\s+level\s+(serializable|repeatable\s+read|read\s+committed|read\s+uncommitted)\b`)
 
-// isolation reports whether a statement sets the level of its transaction, and whether that level keeps a snapshot.
+// isolation reports whether a statement sets the level of its transaction, and whether that level
+// keeps a snapshot.
 func isolation(sql string) (snapshot, sets bool) {
 	sql = strings.TrimLeft(sql, " \t\r\n")
 	if len(sql) < 3 || len(sql) > 1000 || !strings.EqualFold(sql[:3], "set") {

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// levels are the ways in which a handler's transaction comes to keep a snapshot, each with the URL and what the
-// handler does first.
+// levels are the ways in which a handler's transaction comes to keep a snapshot, each with the URL
+// and what the handler does first.
 func levels(t testing.TB) map[string]struct {
 	p     Transport
 	first string
@@ -36,8 +36,8 @@ func levels(t testing.TB) map[string]struct {
 	}
 }
 
-// A handler above READ COMMITTED may take longer than its lease: no other receiver gets the message, and renewals are
-// no conflict.
+// A handler above READ COMMITTED may take longer than its lease: no other receiver gets the
+// message, and renewals are no conflict.
 func TestAHandlerThatKeepsASnapshotKeepsItsMessage(t *testing.T) {
 	t.Parallel()
 	for name, level := range levels(t) {
@@ -82,7 +82,8 @@ func TestASnapshotThatComesTooLateIsALostLease(t *testing.T) {
 	w.wantRows(1, 0, 0)
 }
 
-// When a transaction that had locked its row is over without a completion, the lease is renewed as before.
+// When a transaction that had locked its row is over without a completion, the lease is renewed as
+// before.
 func TestALeaseIsRenewedAgainAfterARollback(t *testing.T) {
 	t.Parallel()
 	w := newBiz(t)
@@ -158,8 +159,8 @@ func TestLevelsOfIsolationAreRead(t *testing.T) {
 	}
 }
 
-// The first statement of a handler decides whether the row is locked.
-// At a default above it, a handler may still choose READ COMMITTED, and a read is locked for as well as a write.
+// The first statement of a handler decides whether the row is locked. At a default above it, a
+// handler may still choose READ COMMITTED, and a read is locked for as well as a write.
 func TestFirstStatementDecidesTheLock(t *testing.T) {
 	t.Parallel()
 	p := levels(t)["serializable by itself"].p

@@ -13,8 +13,8 @@ var (
 	_ pgx.BatchResults = failedBatch{}
 )
 
-// batchRows are the last rows of a batch. Reading them closes the batch, whose commit follows the last row: Err returns
-// the error of the commit.
+// batchRows are the last rows of a batch. Reading them closes the batch, whose commit follows the
+// last row: Err returns the error of the commit.
 type batchRows struct {
 	pgx.Rows
 	results pgx.BatchResults

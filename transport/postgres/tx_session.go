@@ -11,16 +11,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// traces records what the statements of a transaction leave in their session: settings, locks, temporary tables. Such a
-// session is closed, because the next handler would meet what is left.
+// traces records what the statements of a transaction leave in their session: settings, locks,
+// temporary tables. Such a session is closed, because the next handler would meet what is left.
 type traces struct {
 	left string // the keyword of the first statement that leaves something, or empty
 	by   string // the function that executed the statement
 	role bool   // the transaction has another role than the session: the engine's statements need that of the session
 }
 
-// note records what statements of a handler leave in the session, or for the engine's statements in the transaction. What a
-// function or a DO block does is not seen.
+// note records what statements of a handler leave in the session, or for the engine's statements in
+// the transaction. What a function or a DO block does is not seen.
 func (t *traces) note(sql string) {
 	if !mayLeave(sql) {
 		return
@@ -38,7 +38,8 @@ func (t *traces) note(sql string) {
 	}
 }
 
-// takeSessionRole gives the transaction the role of the session, if the handlers have given it another one.
+// takeSessionRole gives the transaction the role of the session, if the handlers have given it
+// another one.
 func (u *userTx) takeSessionRole(ctx context.Context) error {
 	if !u.role {
 		return nil
@@ -62,7 +63,8 @@ func caller() string {
 // maxTold bounds how many functions are remembered whose traces the log has named.
 const maxTold = 100
 
-// told has the functions whose traces the log has named. The zero value has none. It is safe for concurrent use.
+// told has the functions whose traces the log has named. The zero value has none. It is safe for
+// concurrent use.
 type told struct {
 	mu    sync.Mutex // guards names
 	names map[string]bool
@@ -100,7 +102,8 @@ func (t *traces) noteAll(b *pgx.Batch) {
 	}
 }
 
-// mayLeave reports whether sql may have a word that note looks for. It costs little where there is none.
+// mayLeave reports whether sql may have a word that note looks for. It costs little where there is
+// none.
 func mayLeave(sql string) bool {
 	begins, comment := true, false // of a statement, or of what may be one
 	for i := 0; i < len(sql); i++ {
@@ -140,7 +143,8 @@ func hasWord(sql, word string) bool {
 // continues reports whether c belongs to a word that has begun before.
 func continues(c byte) bool { return isWord(c) || c == '$' || c >= '0' && c <= '9' }
 
-// leaves returns the keyword of a statement that leaves something in the session beyond the transaction, or an empty text.
+// leaves returns the keyword of a statement that leaves something in the session beyond the
+// transaction, or an empty text.
 func leaves(words []string) string {
 	switch word(words, 0) {
 	case "SET":
@@ -180,7 +184,8 @@ func leaves(words []string) string {
 	return ""
 }
 
-// createsBy reports whether words, which are before TEMP, create a table or a view. Otherwise TEMP is a name.
+// createsBy reports whether words, which are before TEMP, create a table or a view. Otherwise TEMP
+// is a name.
 func createsBy(words []string) bool {
 	n := len(words)
 	if last := word(words, n-1); last == "LOCAL" || last == "GLOBAL" {
@@ -198,7 +203,8 @@ func createsBy(words []string) bool {
 	return false
 }
 
-// changesRole reports whether a statement may give the transaction another role, also by a setting whose name is not in the text.
+// changesRole reports whether a statement may give the transaction another role, also by a setting
+// whose name is not in the text.
 func changesRole(words []string) bool {
 	if word(words, 0) == "SET" {
 		return word(words, 1) == "LOCAL" && word(words, 2) == "ROLE"
@@ -211,8 +217,8 @@ func changesRole(words []string) bool {
 	return false
 }
 
-// isLocal reports whether the arguments of set_config that words begin with end with the literal true. The words have the
-// parentheses and commas too.
+// isLocal reports whether the arguments of set_config that words begin with end with the literal
+// true. The words have the parentheses and commas too.
 func isLocal(words []string) bool {
 	depth := 0
 	for i, w := range words {
@@ -235,8 +241,8 @@ func word(words []string, i int) string {
 	return words[i]
 }
 
-// statementWords reads the statements of a text: their words in upper case, literals as they are, parentheses and commas, without
-// quoted names and comments (PostgreSQL 17, "Lexical Structure").
+// statementWords reads the statements of a text: their words in upper case, literals as they are,
+// parentheses and commas, without quoted names and comments (PostgreSQL 17, "Lexical Structure").
 type statementWords struct {
 	sql string
 }
@@ -312,7 +318,8 @@ func (s *statementWords) skipComment() {
 	}
 }
 
-// literal skips a literal, and returns it. In a literal with escapes, a backslash hides the next character.
+// literal skips a literal, and returns it. In a literal with escapes, a backslash hides the next
+// character.
 func (s *statementWords) literal(escapes bool) (text string) {
 	for i := 1; i < len(s.sql); i++ {
 		switch {
@@ -327,7 +334,8 @@ func (s *statementWords) literal(escapes bool) (text string) {
 	return text
 }
 
-// skipDollars skips a literal in dollar quotes. It reports false, and skips nothing, if the text does not begin with one.
+// skipDollars skips a literal in dollar quotes. It reports false, and skips nothing, if the text
+// does not begin with one.
 func (s *statementWords) skipDollars() bool {
 	n := strings.IndexByte(s.sql[1:], '$') + 1
 	if n == 0 || strings.ContainsFunc(s.sql[1:n], func(r rune) bool { return r < 0x80 && !isWord(byte(r)) && (r < '0' || r > '9') }) ||

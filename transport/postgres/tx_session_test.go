@@ -126,7 +126,8 @@ func FuzzStatements(f *testing.F) {
 	})
 }
 
-// A statement without the words costs nothing, also if names in the statement begin with one of them.
+// A statement without the words costs nothing, also if names in the statement begin with one of
+// them.
 func TestHarmlessStatementsAllocateNothing(t *testing.T) {
 	var got traces
 	for _, sql := range []string{
@@ -158,7 +159,8 @@ func (w *world) tenant() (role string) {
 	return role
 }
 
-// TestAHandlerMayTakeAnotherRole has the role of a tenant, who may not write to the queues, in a handler's transaction.
+// TestAHandlerMayTakeAnotherRole has the role of a tenant, who may not write to the queues, in a
+// handler's transaction.
 func TestAHandlerMayTakeAnotherRole(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "in", "out")
@@ -195,8 +197,9 @@ func TestAHandlerMayTakeAnotherRole(t *testing.T) {
 	}
 }
 
-// TestAHandlersSessionIsItsOwn has a handler change its session, by each way to execute a statement, in a transaction that is
-// completed or rolled back. The next handlers meet nothing of it.
+// TestAHandlersSessionIsItsOwn has a handler change its session, by each way to execute a
+// statement, in a transaction that is completed or rolled back. The next handlers meet nothing of
+// it.
 func TestAHandlersSessionIsItsOwn(t *testing.T) {
 	t.Parallel()
 	const untouched = "false|0|0|f"

@@ -247,8 +247,8 @@ func TestAForeignTransactionIsNotOurs(t *testing.T) {
 	isErr(t, err, ErrNotOurs)
 }
 
-// A handler that ends its transaction by text has lost its writes, or has written twice when the message is repeated: its
-// messages are not sent, and the error says why.
+// A handler that ends its transaction by text has lost its writes, or has written twice when the
+// message is repeated: its messages are not sent, and the error says why.
 func TestATransactionThatItsHandlerEnds(t *testing.T) {
 	t.Parallel()
 	for _, statements := range [][]string{{"ROLLBACK"}, {"COMMIT"}, {"ROLLBACK", "BEGIN"}, {"COMMIT", "BEGIN"}, {"ROLLBACK; BEGIN"}} {

@@ -22,14 +22,15 @@ type Session interface {
 var ErrNotOurs = errors.New("postgres: the message was not received through postgres.Transport, " +
 	"and the endpoint has no postgres.Transport as its outbox")
 
-// Tx returns the transaction of the message that is being handled. The handler's writes, the messages that it sends and
-// the completion of its message are committed together or not at all. The transaction begins with the first statement.
-// The handlers of a message share it, and use it one at a time. It needs the transaction mode SendsAtomicWithReceive, or a
-// [Transport] as the endpoint's outbox; then the transaction is on the outbox's database, and what the handlers send is
-// stored there.
+// Tx returns the transaction of the message that is being handled. The handler's writes, the
+// messages that it sends and the completion of its message are committed together or not at all.
+// The transaction begins with the first statement. The handlers of a message share it, and use it
+// one at a time. It needs the transaction mode SendsAtomicWithReceive, or a [Transport] as the
+// endpoint's outbox; then the transaction is on the outbox's database, and what the handlers send
+// is stored there.
 //
-// The endpoint commits it and rolls it back: its Commit and Rollback only return an error. A handler may have
-// savepoints of its own, by Begin.
+// The endpoint commits it and rolls it back: its Commit and Rollback only return an error. A
+// handler may have savepoints of its own, by Begin.
 func Tx(ctx context.Context, s Session) (pgx.Tx, error) {
 	t, err := s.Tx(ctx)
 	if err != nil {
@@ -43,8 +44,8 @@ func Tx(ctx context.Context, s Session) (pgx.Tx, error) {
 	return own.user, nil
 }
 
-// userTx is the transaction that handlers use. It begins with the first statement, and in the same round trip when that
-// is Exec, Query, QueryRow or SendBatch.
+// userTx is the transaction that handlers use. It begins with the first statement, and in the same
+// round trip when that is Exec, Query, QueryRow or SendBatch.
 type userTx struct {
 	conn *pgx.Conn
 	tx   pgx.Tx      // nil until begun
@@ -107,7 +108,8 @@ func (u *userTx) Prepare(ctx context.Context, name, sql string) (*pgconn.Stateme
 	return tx.Prepare(ctx, name, sql)
 }
 
-// LargeObjects returns the zero value, which cannot be used, until a statement has begun the transaction.
+// LargeObjects returns the zero value, which cannot be used, until a statement has begun the
+// transaction.
 func (u *userTx) LargeObjects() pgx.LargeObjects {
 	if u.tx == nil || u.isOver() {
 		return pgx.LargeObjects{}

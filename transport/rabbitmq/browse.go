@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// cursor goes through a queue on a connection of its own. AMQP cannot read a message in its queue, so each is fetched
-// and stays unacknowledged at the broker, hidden from other receivers, until the cursor is closed. The cursor itself
-// keeps only the messages of the last Next.
+// cursor goes through a queue on a connection of its own. AMQP cannot read a message in its queue,
+// so each is fetched and stays unacknowledged at the broker, hidden from other receivers, until the
+// cursor is closed. The cursor itself keeps only the messages of the last Next.
 type cursor struct {
 	conn   *conn
 	queue  string
@@ -29,11 +29,12 @@ type cursor struct {
 	seen   map[*transport.Message]*amqp.Delivery
 }
 
-// Browse implements [transport.Browser]. While the cursor is open, the messages that it has read are hidden from
-// other receivers. Before RabbitMQ 4.3 reading a message of a quorum queue counts as a delivery; one that has been
-// read ten times is replaced by a copy at the end of the queue, whose count begins again. The copy lacks the property
-// user-id where that is not the user of the connection, and its time to live begins again. With [Transport].Management
-// the delivery limit of the queue is read, and messages are replaced before they reach it. Browse fails with
+// Browse implements [transport.Browser]. While the cursor is open, the messages that it has read
+// are hidden from other receivers. Before RabbitMQ 4.3 reading a message of a quorum queue counts
+// as a delivery; one that has been read ten times is replaced by a copy at the end of the queue,
+// whose count begins again. The copy lacks the property user-id where that is not the user of the
+// connection, and its time to live begins again. With [Transport].Management the delivery limit of
+// the queue is read, and messages are replaced before they reach it. Browse fails with
 // [transport.ErrDeliveryLimit] if the limit permits no return at all.
 func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	found, err := c.lookAt(ctx, queue)
@@ -112,7 +113,8 @@ func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message
 	return ms, nil
 }
 
-// get fetches the next message, nil when there is none. It waits for copies that are not in the queue yet.
+// get fetches the next message, nil when there is none. It waits for copies that are not in the
+// queue yet.
 func (cur *cursor) get(ctx context.Context) (*amqp.Delivery, error) {
 	pause := backoff.Backoff{Min: time.Millisecond, Max: 50 * time.Millisecond}
 	waiting, cancel := context.WithTimeout(ctx, closeTimeout)
@@ -133,8 +135,9 @@ func (cur *cursor) get(ctx context.Context) (*amqp.Delivery, error) {
 	}
 }
 
-// Take implements [transport.Cursor]: the operations are confirmed before the message is acknowledged. One transaction
-// over both could lose what it publishes, when its channel is lost before a quorum queue has it.
+// Take implements [transport.Cursor]: the operations are confirmed before the message is
+// acknowledged. One transaction over both could lose what it publishes, when its channel is lost
+// before a quorum queue has it.
 func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
 	if cur.seen[m] == nil {
 		return fmt.Errorf("rabbitmq: take a message of %q: %w", cur.queue, transport.ErrNotFound)
@@ -200,8 +203,9 @@ func (cur *cursor) Close() error {
 	return nil
 }
 
-// requeue returns all messages with a negative acknowledgement, which from RabbitMQ 4.3 does not count. It waits until
-// they are in the queue again, for the next cursor, unless they are received meanwhile.
+// requeue returns all messages with a negative acknowledgement, which from RabbitMQ 4.3 does not
+// count. It waits until they are in the queue again, for the next cursor, unless they are received
+// meanwhile.
 func (cur *cursor) requeue(ctx context.Context) error {
 	if err := cur.ch.Nack(0, true, true); err != nil {
 		return err
@@ -221,8 +225,8 @@ func (cur *cursor) requeue(ctx context.Context) error {
 	}
 }
 
-// maxLooks is the delivery count from which a message that was read is replaced by a copy: well under the 20 after
-// which RabbitMQ 4 drops it.
+// maxLooks is the delivery count from which a message that was read is replaced by a copy: well
+// under the 20 after which RabbitMQ 4 drops it.
 const maxLooks = 10
 
 // looks returns the delivery count from which a message of a queue is replaced by a copy.
@@ -238,7 +242,8 @@ func (c *conn) looks(ctx context.Context, queue string) (int64, error) {
 	return looks, wrap(err, "browse queue %q", queue)
 }
 
-// looksWithin returns the delivery count from which a message is replaced, so that it can return once more after that.
+// looksWithin returns the delivery count from which a message is replaced, so that it can return
+// once more after that.
 func looksWithin(q managedQueue, v version) (int64, error) {
 	limit, ok := q.limit(v)
 	switch {
@@ -250,8 +255,9 @@ func looksWithin(q managedQueue, v version) (int64, error) {
 	return min(maxLooks, limit.returns-1), nil
 }
 
-// renew replaces a message that has been delivered so often that the broker might drop it by a copy at the end of the
-// queue. If that fails the message stays as it is, and a further look could drop it.
+// renew replaces a message that has been delivered so often that the broker might drop it by a copy
+// at the end of the queue. If that fails the message stays as it is, and a further look could drop
+// it.
 func (cur *cursor) renew(ctx context.Context, m *transport.Message) (bool, error) {
 	d := cur.seen[m]
 	count, _ := integer(d.Headers[deliveryCount])
@@ -282,8 +288,9 @@ func (c *conn) republish(ctx context.Context, queue string, d *amqp.Delivery) er
 	return b.answer(ctx, b.flight[0])
 }
 
-// copyOf returns a message as it was received, with the broker's headers about its delay and its dead-lettering. Its
-// delivery count begins again, it is routed to one queue only, and has no other user than that of the connection.
+// copyOf returns a message as it was received, with the broker's headers about its delay and its
+// dead-lettering. Its delivery count begins again, it is routed to one queue only, and has no other
+// user than that of the connection.
 func copyOf(d *amqp.Delivery, user string) *amqp.Publishing {
 	table := maps.Clone(d.Headers)
 	maps.DeleteFunc(table, func(name string, _ any) bool {

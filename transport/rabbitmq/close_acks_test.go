@@ -9,8 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// TestCloseKeepsSettlements completes messages in any order, so that most have an acknowledgement of their own, and closes at
-// once. A quorum queue delivered most of them again, because RabbitMQ forgets settlements that a closed channel holds back.
+// TestCloseKeepsSettlements completes messages in any order, so that most have an acknowledgement
+// of their own, and closes at once. A quorum queue delivered most of them again, because RabbitMQ
+// forgets settlements that a closed channel holds back.
 func TestCloseKeepsSettlements(t *testing.T) {
 	t.Parallel()
 	onBothTypes(t, func(t *testing.T, url string, _ transport.Conn, queue string) {

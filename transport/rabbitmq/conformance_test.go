@@ -70,7 +70,8 @@ func conformance(t *testing.T, kind rabbitmq.QueueType, topology rabbitmq.Topolo
 	}
 }
 
-// putUndecodable publishes a message with a header that has no text: a time in a year of five digits.
+// putUndecodable publishes a message with a header that has no text: a time in a year of five
+// digits.
 func putUndecodable(t testing.TB, broker, queue string) {
 	t.Helper()
 	conn, err := amqp.Dial(broker)

@@ -30,8 +30,9 @@ var (
 	_ transport.ConnectionReporter = (*conn)(nil)
 )
 
-// conn holds two connections to the broker. A broker that runs out of memory or disk stops reading from connections
-// that publish; acknowledgements still arrive over the other one and free resources.
+// conn holds two connections to the broker. A broker that runs out of memory or disk stops reading
+// from connections that publish; acknowledgements still arrive over the other one and free
+// resources.
 type conn struct {
 	schema
 
@@ -83,7 +84,8 @@ func openConn(ctx context.Context, c *conn) (*conn, error) {
 	return c, nil
 }
 
-// limitsOf returns the limits of the broker. MaxBody is its default, for the protocol does not name its setting.
+// limitsOf returns the limits of the broker. MaxBody is its default, for the protocol does not name
+// its setting.
 func (c *conn) limitsOf(frame int) transport.Limits {
 	l := transport.Limits{
 		MaxBody: 128 << 20, MaxDelay: delays.Max(), Prefetch: true, MaxHold: c.maxHold,
@@ -104,8 +106,8 @@ const frameReserve = 8 << 10
 
 func (c *conn) Limits() transport.Limits { return c.limits }
 
-// Close closes both connections, once the settlements are applied that were made before. The broker requeues unsettled messages
-// at once.
+// Close closes both connections, once the settlements are applied that were made before. The broker
+// requeues unsettled messages at once.
 func (c *conn) Close() error {
 	var wait time.Duration
 	c.mu.Lock()

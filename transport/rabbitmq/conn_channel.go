@@ -18,8 +18,9 @@ type channels struct {
 	tasks     goroutines.Group
 }
 
-// request calls f with the receiving connection, for a request that has the same effect if it is made twice. It calls f
-// again, if need be on the next connection, as long as the failure is momentary.
+// request calls f with the receiving connection, for a request that has the same effect if it is
+// made twice. It calls f again, if need be on the next connection, as long as the failure is
+// momentary.
 func (c *channels) request(ctx context.Context, f func(*receiveConn) error) error {
 	var again repetition
 	failed := false
@@ -38,8 +39,8 @@ func (c *channels) request(ctx context.Context, f func(*receiveConn) error) erro
 	}
 }
 
-// onChannel runs f as a request with a channel of its own on the receiving connection. A refused declaration closes the
-// channel.
+// onChannel runs f as a request with a channel of its own on the receiving connection. A refused
+// declaration closes the channel.
 func (c *channels) onChannel(ctx context.Context, f func(*amqp.Channel) error) error {
 	return c.request(ctx, func(in *receiveConn) error { return withChannel(in.brokerConn, f) })
 }
@@ -67,8 +68,8 @@ func withChannel(conn *brokerConn, f func(*amqp.Channel) error) error {
 	return f(ch)
 }
 
-// call runs f, a request to the broker without a context, and stops waiting for it when ctx ends. The loss of the
-// connection ends f.
+// call runs f, a request to the broker without a context, and stops waiting for it when ctx ends.
+// The loss of the connection ends f.
 func (c *channels) call(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	if !c.tasks.Go(func() { done <- f() }) {

@@ -13,8 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/callback"
 )
 
-// Credentials identify the user of a connection, see [Transport].Credentials. They are made by [Password], [Token] and
-// [External]; the zero value identifies no user and is refused. Formatting them shows no secret.
+// Credentials identify the user of a connection, see [Transport].Credentials. They are made by
+// [Password], [Token] and [External]; the zero value identifies no user and is refused. Formatting
+// them shows no secret.
 type Credentials struct {
 	mechanism string
 	user      string
@@ -27,16 +28,16 @@ func Password(user, password string) Credentials {
 	return Credentials{mechanism: "PLAIN", user: user, secret: password}
 }
 
-// Token returns credentials with an OAuth 2 access token, for a broker with the plugin rabbitmq_auth_backend_oauth2.
-// An open connection gets a new token when three quarters of the time until expires have passed. Where expires is the
-// zero time, a connection keeps its first token.
+// Token returns credentials with an OAuth 2 access token, for a broker with the plugin
+// rabbitmq_auth_backend_oauth2. An open connection gets a new token when three quarters of the time
+// until expires have passed. Where expires is the zero time, a connection keeps its first token.
 func Token(token string, expires time.Time) Credentials {
 	return Credentials{mechanism: "PLAIN", secret: token, expires: expires}
 }
 
-// External returns credentials with which the broker identifies the user by the client's TLS certificate, for a broker
-// with the plugin rabbitmq_auth_mechanism_ssl. The URL has to begin with amqps://, and the certificate is that of
-// [Transport].TLS, or certfile and keyfile of the URL.
+// External returns credentials with which the broker identifies the user by the client's TLS
+// certificate, for a broker with the plugin rabbitmq_auth_mechanism_ssl. The URL has to begin with
+// amqps://, and the certificate is that of [Transport].TLS, or certfile and keyfile of the URL.
 func External() Credentials { return Credentials{mechanism: "EXTERNAL"} }
 
 // Format implements [fmt.Formatter] and writes the SASL mechanism alone.
@@ -73,7 +74,8 @@ const (
 	minTokenPause = time.Second
 )
 
-// ask returns the credentials of [Transport].Credentials, or zero ones where those of the URL are used.
+// ask returns the credentials of [Transport].Credentials, or zero ones where those of the URL are
+// used.
 func (d *dialer) ask(ctx context.Context) (Credentials, error) {
 	if d.credentials == nil {
 		return Credentials{}, nil
@@ -107,8 +109,8 @@ func (c *conn) dial(ctx context.Context, purpose string) (*brokerConn, error) {
 	return b, nil
 }
 
-// renewTokens gives an open connection a new token before each expires. The broker closes a connection whose token has
-// expired, which is then dialed again.
+// renewTokens gives an open connection a new token before each expires. The broker closes a
+// connection whose token has expired, which is then dialed again.
 func (c *conn) renewTokens(b *brokerConn, purpose string) {
 	closed := b.NotifyClose(make(chan *amqp.Error, 1))
 	login, failed := b.login, false

@@ -145,8 +145,9 @@ func TestChaosATokenOfAMinuteIsReplaced(t *testing.T) {
 	must(t, replacesTokens(t, node, oauth(t, node), time.Minute))
 }
 
-// replacesTokens works over connections with tokens that are valid for life, until two of them have expired. It returns
-// what a busy machine may cause too, by using up a short life before the token is replaced.
+// replacesTokens works over connections with tokens that are valid for life, until two of them have
+// expired. It returns what a busy machine may cause too, by using up a short life before the token
+// is replaced.
 func replacesTokens(t *testing.T, node brokertest.RabbitMQNode, s signer, life time.Duration) error {
 	t.Helper()
 	proxy := newProxy(t, node.URL)

@@ -103,8 +103,8 @@ func newDialer(t *Transport, env transport.Env) (*dialer, error) {
 	return d, nil
 }
 
-// parseURL checks a URL. Its errors do not repeat those of url.Parse, which quote the URL: a password with a stray
-// slash looks like a port.
+// parseURL checks a URL. Its errors do not repeat those of url.Parse, which quote the URL: a
+// password with a stray slash looks like a port.
 func parseURL(text string) (*url.URL, error) {
 	if text == "" {
 		return nil, errors.New("rabbitmq: Transport.URL is empty")
@@ -134,7 +134,8 @@ func newNode(u url.URL, host string) (node, error) {
 	return node{uri, u.String(), address, fmt.Sprintf("%s, virtual host %q", address, uri.Vhost)}, nil
 }
 
-// dial opens a connection with the purpose in its name. Of several servers it tries the one that answered last first.
+// dial opens a connection with the purpose in its name. Of several servers it tries the one that
+// answered last first.
 func (d *dialer) dial(ctx context.Context, purpose string) (*brokerConn, error) {
 	login, err := d.ask(ctx)
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// brokerError is an error of the client library with a readable text. The library's error can still be matched.
+// brokerError is an error of the client library with a readable text. The library's error can still
+// be matched.
 type brokerError struct {
 	doing string
 	cause error
@@ -75,7 +76,8 @@ func plain(err error) error {
 // userText matches the user's name in the broker's refusals. Logs and errors do not show it.
 var userText = regexp.MustCompile(` for user '[^']*'`)
 
-// inequivalent matches the broker's refusal of a declaration that differs from the queue or exchange of that name.
+// inequivalent matches the broker's refusal of a declaration that differs from the queue or
+// exchange of that name.
 var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for .*: received (.*) but current is (.*)$`)
 
 // valueText shortens "the value '20' of type 'long'" to the value.

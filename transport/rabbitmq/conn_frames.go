@@ -15,9 +15,11 @@ import (
 )
 
 const (
-	// readAhead is how much is read with one system call, if that much is there: the AMQP client asks for 4 KiB.
+	// readAhead is how much is read with one system call, if that much is there: the AMQP client
+	// asks for 4 KiB.
 	readAhead = 64 << 10
-	// defaultFrame is the largest frame that the client library accepts unless the broker sets a smaller limit.
+	// defaultFrame is the largest frame that the client library accepts unless the broker sets a
+	// smaller limit.
 	defaultFrame = 128 << 10
 	// minFrame is the smallest limit that the broker can set.
 	minFrame = 4 << 10
@@ -25,7 +27,8 @@ const (
 	maxFrame = 16 << 20
 )
 
-// Frames of AMQP 0-9-1: type, channel, size of the payload, payload, end mark (section 4.2.3 of the specification).
+// Frames of AMQP 0-9-1: type, channel, size of the payload, payload, end mark (section 4.2.3 of the
+// specification).
 const (
 	methodFrame = 1
 	headerFrame = 2
@@ -36,10 +39,11 @@ const (
 	frameEnd   = 0xCE
 )
 
-// frameReader reads the frames of a connection before the client library. The library closes the connection over a
-// message whose headers it cannot decode, and the broker then delivers that message first. So frameReader replaces
-// the header table of such a message by one with the table's bytes, see [header.UndecodableHeaders], and the
-// top-level headers that are readable. Everything else passes unchanged, and is not copied an additional time.
+// frameReader reads the frames of a connection before the client library. The library closes the
+// connection over a message whose headers it cannot decode, and the broker then delivers that
+// message first. So frameReader replaces the header table of such a message by one with the table's
+// bytes, see [header.UndecodableHeaders], and the top-level headers that are readable. Everything
+// else passes unchanged, and is not copied an additional time.
 //
 // A frameReader is used by one goroutine at a time.
 type frameReader struct {
@@ -47,7 +51,8 @@ type frameReader struct {
 	buf   []byte // buf[:end] has been read; buf[start:] has not been passed on
 	start int
 	end   int
-	// pass is how many bytes from start on may be passed on: whole frames, the last of which may be incomplete.
+	// pass is how many bytes from start on may be passed on: whole frames, the last of which may be
+	// incomplete.
 	pass  int
 	limit int  // of a frame
 	plain bool // the bytes are no AMQP frames: everything passes
@@ -77,7 +82,8 @@ func (f *frameReader) Read(p []byte) (int, error) {
 	}
 }
 
-// check passes the frames that have been read. A method or a content header passes when it is complete.
+// check passes the frames that have been read. A method or a content header passes when it is
+// complete.
 func (f *frameReader) check() {
 	for !f.plain {
 		at := f.start + f.pass
@@ -103,7 +109,8 @@ func (f *frameReader) check() {
 	f.pass = f.end - f.start
 }
 
-// fill reads more. It makes room for a whole frame if the frame has to be complete before it passes.
+// fill reads more. It makes room for a whole frame if the frame has to be complete before it
+// passes.
 func (f *frameReader) fill() error {
 	f.end = copy(f.buf, f.buf[f.start:f.end])
 	f.start = 0
@@ -140,8 +147,8 @@ func (f *frameReader) note(method []byte) {
 	}
 }
 
-// header checks the content header in buf[at:end], replaces one that the client library cannot read, and returns the
-// size of the frame then.
+// header checks the content header in buf[at:end], replaces one that the client library cannot
+// read, and returns the size of the frame then.
 func (f *frameReader) header(at, end int) int {
 	payload := f.buf[at+frameStart : end-1]
 	table, err := headerTable(payload)
@@ -158,14 +165,15 @@ func (f *frameReader) header(at, end int) int {
 // extent is a range of bytes.
 type extent struct{ from, to int }
 
-// propertiesStart is where the properties begin in a content header: behind class, weight, body size and flags.
+// propertiesStart is where the properties begin in a content header: behind class, weight, body
+// size and flags.
 const propertiesStart = 2 + 2 + 8 + 2
 
 // headersFlag is the flag of the header table.
 const headersFlag = 1 << 13
 
-// headerTable checks the properties of a content header and returns its header table, with the length in front. Where
-// another property is malformed, it returns none.
+// headerTable checks the properties of a content header and returns its header table, with the
+// length in front. Where another property is malformed, it returns none.
 func headerTable(payload []byte) (table extent, err error) {
 	if len(payload) < propertiesStart {
 		return extent{}, errMalforms
@@ -199,8 +207,8 @@ func headerTable(payload []byte) (table extent, err error) {
 	return table, err
 }
 
-// replacement returns the frame of a content header with another header table. Where the table has not been found,
-// the new one replaces all properties.
+// replacement returns the frame of a content header with another header table. Where the table has
+// not been found, the new one replaces all properties.
 func (f *frameReader) replacement(frame []byte, table extent) []byte {
 	payload := frame[frameStart : len(frame)-1]
 	flags := uint16(headersFlag)
@@ -232,8 +240,8 @@ func (f *frameReader) replacement(frame []byte, table extent) []byte {
 	return out
 }
 
-// readable returns the entries of a header table that the client library can read by themselves, of a sixteenth of a
-// frame at most. Those of the broker come first, as they count the deliveries.
+// readable returns the entries of a header table that the client library can read by themselves, of
+// a sixteenth of a frame at most. Those of the broker come first, as they count the deliveries.
 func (f *frameReader) readable(table []byte) (fields []byte) {
 	taken := 0
 	for _, brokers := range []bool{true, false} {
@@ -260,7 +268,8 @@ func (f *frameReader) readable(table []byte) (fields []byte) {
 	return fields
 }
 
-// undecodable returns why the client library could not read a message's headers, from the bytes that replaced them.
+// undecodable returns why the client library could not read a message's headers, from the bytes
+// that replaced them.
 func undecodable(saved []byte) error {
 	const name = header.UndecodableHeaders
 	if len(saved) < 4 {
@@ -280,8 +289,9 @@ func undecodable(saved []byte) error {
 	return fmt.Errorf("rabbitmq: %w: header %s holds them as they were received", err, name)
 }
 
-// lossReason returns why a connection was lost, when the client library reads no more. Where that could not read a
-// frame, it names the last delivery: the same message may be redelivered, and end the connection again.
+// lossReason returns why a connection was lost, when the client library reads no more. Where that
+// could not read a frame, it names the last delivery: the same message may be redelivered, and end
+// the connection again.
 func (f *frameReader) lossReason(e *amqp.Error) error {
 	f.last.Lock()
 	defer f.last.Unlock()

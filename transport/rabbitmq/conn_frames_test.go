@@ -62,14 +62,15 @@ func longText(s string) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(s))), s...)
 }
 
-// contentHeader is a content header of a message with the body "abc". Its properties are given with their flags.
+// contentHeader is a content header of a message with the body "abc". Its properties are given with
+// their flags.
 func contentHeader(properties []byte) []byte {
 	payload := binary.BigEndian.AppendUint64([]byte{0, 60, 0, 0}, 3)
 	return frameOf(headerFrame, 1, append(payload, properties...)...)
 }
 
-// gotFrom has the client library fetch a message over a connection on which a broker sends the given content header.
-// It reads through in.
+// gotFrom has the client library fetch a message over a connection on which a broker sends the
+// given content header. It reads through in.
 func gotFrom(contentHeader []byte, in func(io.Reader) io.Reader) (amqp.Delivery, error) {
 	client, server := net.Pipe()
 	served := make(chan struct{})
@@ -309,8 +310,8 @@ func TestALossOverAnUnreadableFrameNamesTheDelivery(t *testing.T) {
 	}
 }
 
-// FuzzContentHeader compares with the client library: it can read each frame that passes, and a message that cannot be
-// decoded keeps its body and headers.
+// FuzzContentHeader compares with the client library: it can read each frame that passes, and a
+// message that cannot be decoded keeps its body and headers.
 func FuzzContentHeader(f *testing.F) {
 	f.Add([]byte(onlyHeaders+table(entry("a", nested("F", 34)))), uint64(1))
 	f.Add([]byte(onlyHeaders+table(entry("a", nested("A", 34)))), uint64(2))

@@ -16,14 +16,15 @@ import (
 // repeatFor is how long after its first failure a request is repeated.
 const repeatFor = 2 * dialTimeout
 
-// repetition paces the attempts at a request. The zero value is ready for the first failure. It is not safe for concurrent
-// use.
+// repetition paces the attempts at a request. The zero value is ready for the first failure. It is
+// not safe for concurrent use.
 type repetition struct {
 	pause backoff.Backoff
 	until time.Time
 }
 
-// again waits for the next attempt. It reports false if there is none, because repeatFor has passed or ctx has ended.
+// again waits for the next attempt. It reports false if there is none, because repeatFor has passed
+// or ctx has ended.
 func (r *repetition) again(ctx context.Context) bool {
 	if r.until.IsZero() {
 		r.until = time.Now().Add(repeatFor)
@@ -32,8 +33,9 @@ func (r *repetition) again(ctx context.Context) bool {
 	return time.Now().Before(r.until) && r.pause.Wait(ctx) == nil
 }
 
-// isMomentary reports whether a request on a connection has failed for the state of the broker or of the connection at that
-// moment, so that the same request may succeed later. An answer about the request itself is not momentary.
+// isMomentary reports whether a request on a connection has failed for the state of the broker or
+// of the connection at that moment, so that the same request may succeed later. An answer about the
+// request itself is not momentary.
 func isMomentary(err error, conn *brokerConn) bool {
 	var broker *amqp.Error
 	var network *net.OpError
@@ -41,7 +43,8 @@ func isMomentary(err error, conn *brokerConn) bool {
 	case err == nil, errors.Is(err, transport.ErrClosed):
 		return false
 	case !errors.As(err, &broker) || !broker.Server:
-		// The library may report only that the connection is closed. A connection whose write has failed is closed soon.
+		// The library may report only that the connection is closed. A connection whose write has
+		// failed is closed soon.
 		return errors.As(err, &network) || conn.IsClosed()
 	}
 	switch broker.Code {

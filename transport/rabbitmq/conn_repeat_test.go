@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// failing answers the first requests of a method, for a name that contains part, by a code. It returns the count of these
-// requests.
+// failing answers the first requests of a method, for a name that contains part, by a code. It
+// returns the count of these requests.
 func (s *standInTopology) failing(method uint32, part string, times int, code uint16, text string) func() int {
 	asked := 0
 	s.mu.Lock()

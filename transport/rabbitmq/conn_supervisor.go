@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// pacer spaces attempts to connect. The pauses grow while the connections last no longer than the pause before them,
-// and become short again when one does.
+// pacer spaces attempts to connect. The pauses grow while the connections last no longer than the
+// pause before them, and become short again when one does.
 type pacer struct {
 	backoff backoff.Backoff
 	last    time.Duration
@@ -54,7 +54,8 @@ func (s *slot[T]) set(open T, err error) {
 	}
 }
 
-// now returns what is open, or why there is nothing, and a channel that is closed when that changes.
+// now returns what is open, or why there is nothing, and a channel that is closed when that
+// changes.
 func (s *slot[T]) now() (T, <-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +65,9 @@ func (s *slot[T]) now() (T, <-chan struct{}, error) {
 	return s.open, s.changed, s.err
 }
 
-// connection is a connection to the broker, from its dial to its loss. A lost connection is never revived: everything
-// that was opened on it ends with it, so a delivery cannot be settled over another connection than its own.
+// connection is a connection to the broker, from its dial to its loss. A lost connection is never
+// revived: everything that was opened on it ends with it, so a delivery cannot be settled over
+// another connection than its own.
 type connection interface {
 	lost() <-chan *amqp.Error // receives, or is closed, when the connection is lost
 	lossReason(e *amqp.Error) error
@@ -116,8 +118,8 @@ func (s *supervisor[C]) redial(ctx context.Context, pace *pacer) (c C, ok bool) 
 	return c, false
 }
 
-// connectWait is how long a send waits for a connection that is being dialed. Failing at once would use up the
-// attempts of a message within milliseconds of a lost connection.
+// connectWait is how long a send waits for a connection that is being dialed. Failing at once would
+// use up the attempts of a message within milliseconds of a lost connection.
 const connectWait = time.Second
 
 // await returns the open connection. It waits up to connectWait for a lost one to be replaced.

@@ -17,8 +17,8 @@ var (
 	errMalforms = errors.New("the headers are not a table of AMQP 0-9-1")
 )
 
-// checkTable fails where the client library cannot read the entries of a header table. It allocates nothing. Field
-// types are those of RabbitMQ: https://www.rabbitmq.com/amqp-0-9-1-errata.
+// checkTable fails where the client library cannot read the entries of a header table. It allocates
+// nothing. Field types are those of RabbitMQ: https://www.rabbitmq.com/amqp-0-9-1-errata.
 func checkTable(entries []byte) error { return checkElements(entries, true, 0) }
 
 // checkElements checks the entries of a table, which have names, or the elements of a list.
@@ -46,8 +46,8 @@ func checkElements(b []byte, named bool, depth int) error {
 	return nil
 }
 
-// checkField checks the first value in b and returns its size with the type. The size is 0 unless only a nested value
-// is malformed.
+// checkField checks the first value in b and returns its size with the type. The size is 0 unless
+// only a nested value is malformed.
 func checkField(b []byte, depth int) (size int, err error) {
 	if size = fieldSize(b); size == 0 {
 		return 0, errMalforms
@@ -89,7 +89,8 @@ func fieldSize(b []byte) int {
 	return 1 + content
 }
 
-// longSize returns how many bytes the long string, table or list at the beginning of b has with its length, or 0.
+// longSize returns how many bytes the long string, table or list at the beginning of b has with its
+// length, or 0.
 func longSize(b []byte) int {
 	if len(b) < 4 {
 		return 0

@@ -291,8 +291,8 @@ func TestCloseReturnsUnsettledMessages(t *testing.T) {
 	nothing(t, rest)
 }
 
-// noneLeft waits until the goroutines of the driver and of the client library have
-// ended: the library's own end a moment after their connection. A test that calls it runs beside no other.
+// noneLeft waits until the goroutines of the driver and of the client library have ended: the
+// library's own end a moment after their connection. A test that calls it runs beside no other.
 func noneLeft(t *testing.T) {
 	t.Helper()
 	ctx := within(t)

@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/callback"
 )
 
-// link is the connection of the client library, which reads through a [frameReader] and writes through a [coalescer].
+// link is the connection of the client library, which reads through a [frameReader] and writes
+// through a [coalescer].
 type link struct {
 	net.Conn
 	in  *frameReader
@@ -31,8 +32,9 @@ type recordConn struct {
 
 func (c *recordConn) Read(p []byte) (int, error) { return c.in.Read(p) }
 
-// newLink returns a link over a connection to the node. TLS is begun here and not by the client library, because the
-// frameReader reads plain text. The configuration may have functions: one that hangs is left when ctx ends.
+// newLink returns a link over a connection to the node. TLS is begun here and not by the client
+// library, because the frameReader reads plain text. The configuration may have functions: one that
+// hangs is left when ctx ends.
 func (d *dialer) newLink(ctx context.Context, n *node, out *coalescer) (*link, error) {
 	if n.uri.Scheme == "amqp" {
 		return &link{out, newFrameReader(out), out}, nil
@@ -62,7 +64,8 @@ func (d *dialer) tlsConfig(uri *amqp.URI) (*tls.Config, error) {
 	return config, nil
 }
 
-// useFiles loads the files that a URL names. Without cacertfile the system's authorities are trusted.
+// useFiles loads the files that a URL names. Without cacertfile the system's authorities are
+// trusted.
 func useFiles(config *tls.Config, uri *amqp.URI) error {
 	if uri.CACertFile != "" {
 		pem, err := os.ReadFile(uri.CACertFile)

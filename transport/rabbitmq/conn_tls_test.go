@@ -58,7 +58,8 @@ func TestOverTLSWithCertificatesOnBothSides(t *testing.T) {
 	must(t, dispatch(open(t, files, nil), send1(queue, message("a", "x"))))
 }
 
-// A function of the TLS configuration that ends its goroutine or hangs ends neither Open nor the goroutine that connects.
+// A function of the TLS configuration that ends its goroutine or hangs ends neither Open nor the
+// goroutine that connects.
 func TestATLSFunctionThatEndsItsGoroutine(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.NotFoundHandler())

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// maxBuffered is how many bytes may wait for the socket before publishers wait: enough for hundreds of messages,
-	// and little compared to a socket's own buffer.
+	// maxBuffered is how many bytes may wait for the socket before publishers wait: enough for
+	// hundreds of messages, and little compared to a socket's own buffer.
 	maxBuffered = 256 << 10
 	// keepBuffer is the largest buffer kept for reuse after a burst.
 	keepBuffer = 1 << 20
@@ -17,11 +17,12 @@ const (
 	flushTimeout = time.Second
 )
 
-// coalescer is a net.Conn whose writes are collected and written by one goroutine. All that is written during a system
-// call is sent with the next one.
+// coalescer is a net.Conn whose writes are collected and written by one goroutine. All that is
+// written during a system call is sent with the next one.
 //
-// Write never blocks, because the AMQP client calls it with its locks held: a peer that stopped reading must not delay
-// the end of a context or of the connection. To keep the buffer bounded, publishers call [coalescer.Wait] first.
+// Write never blocks, because the AMQP client calls it with its locks held: a peer that stopped
+// reading must not delay the end of a context or of the connection. To keep the buffer bounded,
+// publishers call [coalescer.Wait] first.
 //
 // A coalescer is safe for concurrent use.
 type coalescer struct {
@@ -43,8 +44,8 @@ func newCoalescer(c net.Conn) *coalescer {
 	return w
 }
 
-// Write copies p and returns at once. A nil error means that p will be written unless the connection breaks; after
-// that every Write fails.
+// Write copies p and returns at once. A nil error means that p will be written unless the
+// connection breaks; after that every Write fails.
 func (w *coalescer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,7 +59,8 @@ func (w *coalescer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Wait returns when there is room for another message, the connection is broken or ctx ends; only the last is an error.
+// Wait returns when there is room for another message, the connection is broken or ctx ends; only
+// the last is an error.
 func (w *coalescer) Wait(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// dotnet returns a message as an endpoint of NServiceBus.RabbitMQ 9 to 11 publishes it: every header as a string in the
-// table, and properties that repeat some of them.
+// dotnet returns a message as an endpoint of NServiceBus.RabbitMQ 9 to 11 publishes it: every
+// header as a string in the table, and properties that repeat some of them.
 func dotnet(id, enclosed string, more amqp.Table) amqp.Publishing {
 	table := amqp.Table{
 		"NServiceBus.MessageId":            id,

@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Inspect implements [transport.Inspector]. AMQP cannot list queues, and has no number of unsettled messages.
+// Inspect implements [transport.Inspector]. AMQP cannot list queues, and has no number of unsettled
+// messages.
 func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
 	stats := make([]transport.QueueStats, 0, len(queues))
 	for _, name := range queues {
@@ -28,8 +29,8 @@ func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.Queue
 	return stats, nil
 }
 
-// Purge implements [transport.Purger]. The user needs the right to read the queue. If the connection ends before the answer,
-// the number leaves out the messages that were removed before.
+// Purge implements [transport.Purger]. The user needs the right to read the queue. If the
+// connection ends before the answer, the number leaves out the messages that were removed before.
 func (c *conn) Purge(ctx context.Context, queue string) (int64, error) {
 	if _, err := c.lookAt(ctx, queue); err != nil {
 		return 0, err
@@ -64,11 +65,11 @@ func (c *channels) lookAt(ctx context.Context, name string) (amqp.Queue, error) 
 	return found, nil
 }
 
-// InspectDelays returns the depth of the queues in which delayed messages wait: of the levels that hold some, of
-// [LostQueue], and of the relays of the named queues, where they exist. Ready messages of a level are not due there
-// yet. Messages that are being dead-lettered, such as those that a full queue refuses, are counted as unsettled: only
-// the management API has their number, and without [Transport].Management it is -1. The API's numbers are some
-// seconds old.
+// InspectDelays returns the depth of the queues in which delayed messages wait: of the levels that
+// hold some, of [LostQueue], and of the relays of the named queues, where they exist. Ready
+// messages of a level are not due there yet. Messages that are being dead-lettered, such as those
+// that a full queue refuses, are counted as unsettled: only the management API has their number,
+// and without [Transport].Management it is -1. The API's numbers are some seconds old.
 func InspectDelays(ctx context.Context, conn transport.Conn, queues ...string) ([]transport.QueueStats, error) {
 	c, err := own(conn)
 	if err != nil {
@@ -111,7 +112,8 @@ func (c *conn) inspectDelay(ctx context.Context, name string) (transport.QueueSt
 	return s, err
 }
 
-// DelayedTo returns the queue that a message of [LostQueue] was delayed to; "" when it was not delayed.
+// DelayedTo returns the queue that a message of [LostQueue] was delayed to; "" when it was not
+// delayed.
 func DelayedTo(m *transport.Message) string {
 	destination := cmp.Or(lastDeath(m).Keys...)
 	destination = strings.TrimPrefix(destination[min(delays.Overhead(), len(destination)):], relayedDestination)

@@ -18,8 +18,8 @@ import (
 // HOLDFAST_SOAK=1 makes the load tests long.
 func soak() bool { return os.Getenv("HOLDFAST_SOAK") != "" }
 
-// While all messages are received, sent on and completed, the connections are cut again and again: no message is
-// lost, and some are sent twice.
+// While all messages are received, sent on and completed, the connections are cut again and again:
+// no message is lost, and some are sent twice.
 func TestNothingIsLostWhenConnectionsAreCutUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, queueType := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
@@ -94,8 +94,8 @@ func (l *load) run(t *testing.T) {
 	t.Logf("%d completed, %d settles refused after a cut, %d connections", l.completed.Load(), l.fenced.Load(), l.proxy.Connections())
 }
 
-// handle reports whether it was the last message. A message that was sent on is done: where its completion failed
-// after a cut, it may be redelivered or recognised.
+// handle reports whether it was the last message. A message that was sent on is done: where its
+// completion failed after a cut, it may be redelivered or recognised.
 func (l *load) handle(ctx context.Context, d transport.Delivery) bool {
 	m := message(d.Message().ID, "sent on")
 	if _, err := l.conn.Dispatch(context.WithoutCancel(ctx), []transport.Operation{send1(l.out, m)}); err != nil {

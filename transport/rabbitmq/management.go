@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/callback"
 )
 
-// management is the HTTP API of the broker's management plugin (https://www.rabbitmq.com/docs/http-api-reference). A
-// nil one is not configured.
+// management is the HTTP API of the broker's management plugin
+// (https://www.rabbitmq.com/docs/http-api-reference). A nil one is not configured.
 type management struct {
 	base   string // without user and password
 	login  func(context.Context) (Credentials, error)
@@ -31,8 +31,8 @@ type management struct {
 var errManagementURL = errors.New(`rabbitmq: Transport.Management is not valid: write http://user:password@host:15672, ` +
 	`with special characters in user and password percent-encoded`)
 
-// newManagement reads Transport.Management. Without a user in it, it uses that of the broker's connections. Errors do
-// not quote the text, which holds a password.
+// newManagement reads Transport.Management. Without a user in it, it uses that of the broker's
+// connections. Errors do not quote the text, which holds a password.
 func newManagement(t *Transport, d *dialer) (*management, error) {
 	if t.Management == "" {
 		return nil, nil //nolint:nilnil // see management
@@ -67,7 +67,8 @@ func newManagement(t *Transport, d *dialer) (*management, error) {
 	return m, nil
 }
 
-// errAbsent means that the API has no such thing, or that the broker has no virtual host of that name.
+// errAbsent means that the API has no such thing, or that the broker has no virtual host of that
+// name.
 var errAbsent = errors.New("it says 404 Not Found")
 
 // managementBody is the most bytes of an answer that are read.
@@ -143,8 +144,8 @@ func (m *management) newRequest(ctx context.Context, r request) (*http.Request, 
 	return req, nil
 }
 
-// hasPolicyFor reports whether a policy of the virtual host, other than except, is for quorum queues of that name.
-// Patterns are Perl's: one that Go cannot read is passed over.
+// hasPolicyFor reports whether a policy of the virtual host, other than except, is for quorum
+// queues of that name. Patterns are Perl's: one that Go cannot read is passed over.
 func (m *management) hasPolicyFor(ctx context.Context, queue, except string) (bool, error) {
 	var all []policy
 	err := m.do(ctx, request{method: http.MethodGet, path: []string{"policies", m.vhost}, tag: "monitoring"}, &all)

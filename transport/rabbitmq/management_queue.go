@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// managedQueue is a queue in the API. The broker reports all but its name, type and arguments every 5 s.
+// managedQueue is a queue in the API. The broker reports all but its name, type and arguments every
+// 5 s.
 type managedQueue struct {
 	Type           string          `json:"type"`
 	Arguments      json.RawMessage `json:"arguments"`      // an object, or an empty list for none
@@ -59,8 +60,8 @@ func (m *management) reported(ctx context.Context, name string) (q managedQueue,
 	return q, err
 }
 
-// current is reported, and waits for a newer report where that on a limited queue is older than a policy for it, other
-// than except.
+// current is reported, and waits for a newer report where that on a limited queue is older than a
+// policy for it, other than except.
 func (m *management) current(ctx context.Context, name string, v version, except string) (managedQueue, error) {
 	q, err := m.reported(ctx, name)
 	if err != nil {
@@ -96,8 +97,8 @@ func (m *management) poll(ctx context.Context, name string, done func(managedQue
 	}
 }
 
-// harmful are the settings of policies by which a queue drops or refuses messages. Where a queue has an argument and a
-// policy has another number, RabbitMQ takes the smaller one.
+// harmful are the settings of policies by which a queue drops or refuses messages. Where a queue
+// has an argument and a policy has another number, RabbitMQ takes the smaller one.
 var harmful = []string{"expires", "max-length", "max-length-bytes", "message-ttl"}
 
 // harm returns a finding about a policy that drops or refuses messages of a queue.

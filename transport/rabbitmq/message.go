@@ -23,18 +23,20 @@ import (
 const (
 	// deliveryCount is the header in which quorum queues count earlier deliveries.
 	deliveryCount = "x-delivery-count"
-	// acquiredCount is the header in which they also count, from 4.3, deliveries that were released.
+	// acquiredCount is the header in which they also count, from 4.3, deliveries that were
+	// released.
 	acquiredCount = "x-acquired-count"
-	// publishNumber is the header in which the .NET client numbers the messages of a channel, for its confirms.
+	// publishNumber is the header in which the .NET client numbers the messages of a channel, for
+	// its confirms.
 	publishNumber = "x-dotnet-pub-seq-no"
 )
 
 // maxShort is the longest short string of the protocol: names and properties.
 const maxShort = 255
 
-// decode returns the message of a delivery. Properties stand in for headers that other producers do not write. The
-// header with the identity is preferred to the property, because ServiceControl returns a message to its queue with
-// another property.
+// decode returns the message of a delivery. Properties stand in for headers that other producers do
+// not write. The header with the identity is preferred to the property, because ServiceControl
+// returns a message to its queue with another property.
 func decode(d *amqp.Delivery) transport.Message {
 	m := transport.Message{Body: d.Body}
 	m.Headers.Reserve(len(d.Headers) + 4)
@@ -72,8 +74,8 @@ func headerText(name string, value any) (string, error) {
 	return s, err
 }
 
-// isBrokers reports whether a header is written by the broker, by the client or for a delay, or routes the message: it is
-// a fact about this delivery, and must not be sent with a copy.
+// isBrokers reports whether a header is written by the broker, by the client or for a delay, or
+// routes the message: it is a fact about this delivery, and must not be sent with a copy.
 func isBrokers(name string) bool {
 	if name == expiresAt || name == delayedBy || routes(name) {
 		return true
@@ -82,7 +84,8 @@ func isBrokers(name string) bool {
 		name == publishNumber || name == "x-death" || strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-"))
 }
 
-// routes reports whether a header has more routing keys. The broker removes BCC, and refuses a value that is no list.
+// routes reports whether a header has more routing keys. The broker removes BCC, and refuses a
+// value that is no list.
 func routes(name string) bool { return name == "CC" || name == "BCC" }
 
 func native(m *transport.Message, name string, value any) {
@@ -99,8 +102,9 @@ func fillIn(h *header.Map, name, property string) {
 	}
 }
 
-// attemptOf returns the delivery count. Quorum queues count exactly and leave the header out of the first delivery,
-// where only the sender can have set it; classic queues report only that there was an earlier delivery.
+// attemptOf returns the delivery count. Quorum queues count exactly and leave the header out of the
+// first delivery, where only the sender can have set it; classic queues report only that there was
+// an earlier delivery.
 func attemptOf(d *amqp.Delivery, queueType QueueType) transport.Attempt {
 	if !d.Redelivered {
 		return transport.Attempt{N: 1, Exact: queueType == Quorum}
@@ -114,7 +118,8 @@ func attemptOf(d *amqp.Delivery, queueType QueueType) transport.Attempt {
 	return transport.Attempt{N: 2}
 }
 
-// isUnnamed reports whether the producer gave the message no id. A copy of such a message has the id of its content.
+// isUnnamed reports whether the producer gave the message no id. A copy of such a message has the
+// id of its content.
 func isUnnamed(d *amqp.Delivery) bool {
 	id, _ := d.Headers[header.MessageID].(string)
 	id = cmp.Or(id, d.MessageId)
@@ -185,8 +190,8 @@ func integer(value any) (int64, bool) {
 	}
 }
 
-// jsonValue returns numbers, booleans and nil unchanged and everything else as text, so that bytes are readable and
-// JSON has every number.
+// jsonValue returns numbers, booleans and nil unchanged and everything else as text, so that bytes
+// are readable and JSON has every number.
 func jsonValue(value any, first *error) any {
 	switch v := value.(type) {
 	case amqp.Table:
@@ -214,7 +219,8 @@ func jsonValue(value any, first *error) any {
 	return s
 }
 
-// encode returns the AMQP message of a message. Properties repeat headers that fit, as other clients expect.
+// encode returns the AMQP message of a message. Properties repeat headers that fit, as other
+// clients expect.
 func encode(m *transport.Message) amqp.Publishing {
 	table := make(amqp.Table, m.Headers.Len()+1)
 	mode := amqp.Persistent
@@ -254,7 +260,8 @@ func firstType(enclosed string) string {
 	return ""
 }
 
-// expiration returns a TTL in whole milliseconds, rounded up; "" for none and beyond the broker's limit of 49 days.
+// expiration returns a TTL in whole milliseconds, rounded up; "" for none and beyond the broker's
+// limit of 49 days.
 func expiration(ttl time.Duration) string {
 	if ttl <= 0 {
 		return ""
@@ -266,8 +273,9 @@ func expiration(ttl time.Duration) string {
 	return strconv.FormatInt(ms, 10)
 }
 
-// check fails where p cannot be sent: the client library closes the connection over a name that is too long, and the
-// broker over a frame that is too long. No client of the library can receive more than 8,192 headers.
+// check fails where p cannot be sent: the client library closes the connection over a name that is
+// too long, and the broker over a frame that is too long. No client of the library can receive more
+// than 8,192 headers.
 func check(p *amqp.Publishing, maxBody, frameSize int) error {
 	if len(p.Body) > maxBody {
 		return &transport.TooLargeError{What: "body", Size: len(p.Body), Max: maxBody}
@@ -296,7 +304,8 @@ func check(p *amqp.Publishing, maxBody, frameSize int) error {
 const smallReserve = 16 << 10
 
 // isSmall reports whether check accepts the message of an operation for certain. A result of false
-// means nothing. isSmall allocates nothing: most messages of an outbox need no more than this check.
+// means nothing. isSmall allocates nothing: most messages of an outbox need no more than this
+// check.
 func isSmall(op *transport.Operation, maxBody, frameSize int) bool {
 	m := op.Message
 	if len(op.Properties) > 0 || len(m.Native) > 0 || len(m.ID) > maxShort || len(m.Body) > maxBody ||
@@ -313,8 +322,9 @@ func isSmall(op *transport.Operation, maxBody, frameSize int) bool {
 	return frameSize == 0 || size <= frameSize
 }
 
-// sizeOfHeader returns the size of the content header of a message, as the client library writes the frame, without the frame's
-// envelope. A header is a text, or a list of one text: see withDelay.
+// sizeOfHeader returns the size of the content header of a message, as the client library writes
+// the frame, without the frame's envelope. A header is a text, or a list of one text: see
+// withDelay.
 func sizeOfHeader(p *amqp.Publishing) int {
 	size := propertiesStart
 	if len(p.Headers) > 0 {

@@ -12,9 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Names of the protocol's properties, in [transport.Operation].Properties and in [transport.Message].Native. Others
-// in an Operation are ignored. Copies of a received message have app-id, content-encoding, priority, timestamp and
-// type again.
+// Names of the protocol's properties, in [transport.Operation].Properties and in
+// [transport.Message].Native. Others in an Operation are ignored. Copies of a received message have
+// app-id, content-encoding, priority, timestamp and type again.
 const (
 	PropertyAppID           = "app-id"
 	PropertyContentEncoding = "content-encoding"
@@ -22,8 +22,8 @@ const (
 	PropertyPriority        = "priority"  // 0 to 255
 	PropertyTimestamp       = "timestamp" // RFC 3339, whole seconds
 	PropertyType            = "type"
-	// PropertyDeliveryMode is "persistent" or "transient". Messages are sent persistent unless it is set, or
-	// NServiceBus's header is. Received messages have "transient" or nothing.
+	// PropertyDeliveryMode is "persistent" or "transient". Messages are sent persistent unless it
+	// is set, or NServiceBus's header is. Received messages have "transient" or nothing.
 	PropertyDeliveryMode = "delivery-mode"
 	// PropertyExchange and PropertyRoutingKey are those of a received message of another producer.
 	PropertyExchange   = "exchange"
@@ -31,7 +31,8 @@ const (
 )
 
 const (
-	// nonPersistent is the header by which NServiceBus.RabbitMQ is asked for a transient message. It is not sent.
+	// nonPersistent is the header by which NServiceBus.RabbitMQ is asked for a transient message.
+	// It is not sent.
 	nonPersistent = "NServiceBus.Transport.RabbitMQ.UseNonPersistentDelivery"
 
 	persistentMode = "persistent"
@@ -40,8 +41,9 @@ const (
 
 var errUserID = fmt.Errorf("rabbitmq: property user-id: it is not the user of the connection, and the broker refuses others (%w)", transport.ErrContent)
 
-// withProperties returns a copy of a message with the properties of its operation. The broker closes the channel, and
-// the messages in flight with it, over a user-id that is not the user of the connection; an empty user is unknown.
+// withProperties returns a copy of a message with the properties of its operation. The broker
+// closes the channel, and the messages in flight with it, over a user-id that is not the user of
+// the connection; an empty user is unknown.
 func withProperties(msg *amqp.Publishing, properties map[string]string, user string) (*amqp.Publishing, error) {
 	if len(properties) == 0 {
 		return msg, nil
@@ -96,7 +98,8 @@ func setProperty(msg *amqp.Publishing, name, value string) error {
 	return nil
 }
 
-// sentAgain are the properties that copies of a received message have too. Others are about its delivery or sender.
+// sentAgain are the properties that copies of a received message have too. Others are about its
+// delivery or sender.
 var sentAgain = []string{PropertyAppID, PropertyContentEncoding, PropertyPriority, PropertyTimestamp, PropertyType}
 
 // sendAgain sets the properties of a received message. One that cannot be sent is left out.
@@ -117,7 +120,8 @@ func bare(msg *amqp.Publishing) amqp.Publishing {
 	return own
 }
 
-// properties sets Native. Exchange and routing key are left out of messages of endpoints, which saves time.
+// properties sets Native. Exchange and routing key are left out of messages of endpoints, which
+// saves time.
 func properties(m *transport.Message, d *amqp.Delivery) {
 	set := func(name, value string) {
 		if value != "" {

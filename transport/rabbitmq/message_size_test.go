@@ -31,8 +31,8 @@ func (r *recording) Write(p []byte) (int, error) {
 	return r.Conn.Write(p)
 }
 
-// contentHeaderSize returns the size of the content header that the client library writes of a message, without the
-// envelope of the frame.
+// contentHeaderSize returns the size of the content header that the client library writes of a
+// message, without the envelope of the frame.
 func contentHeaderSize(t *testing.T, p *amqp.Publishing) int {
 	t.Helper()
 	client, server := net.Pipe()
@@ -162,7 +162,8 @@ func TestSmallMessagesAreAccepted(t *testing.T) {
 	}
 }
 
-// The check of an ordinary message costs no memory: an outbox makes it for each message before the commit.
+// The check of an ordinary message costs no memory: an outbox makes it for each message before the
+// commit.
 func TestTheShortCheckAllocatesNothing(t *testing.T) {
 	op := &transport.Operation{Message: &transport.Message{ID: "m-1", Headers: header.New(
 		header.Field{Name: header.CorrelationID, Value: "c"}, header.Field{Name: header.ContentType, Value: "text/xml"},

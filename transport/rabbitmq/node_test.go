@@ -16,7 +16,8 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// OwnNode returns the RabbitMQ of these tests' own, with a virtual host of the test. Other tests use the node meanwhile.
+// OwnNode returns the RabbitMQ of these tests' own, with a virtual host of the test. Other tests
+// use the node meanwhile.
 func OwnNode(t testing.TB) brokertest.RabbitMQNode {
 	t.Helper()
 	node := brokertest.SharedRabbitMQ(t)

@@ -17,7 +17,8 @@ func newProxy(t *testing.T, broker string) *brokertest.Proxy {
 	return brokertest.NewProxy(t, u.Host)
 }
 
-// A declaration whose connection ends before the broker has the request is repeated on the next connection.
+// A declaration whose connection ends before the broker has the request is repeated on the next
+// connection.
 func TestAnInstallationOutlastsALostConnection(t *testing.T) {
 	t.Parallel()
 	url := brokertest.RabbitMQ(t)
@@ -33,7 +34,8 @@ func TestAnInstallationOutlastsALostConnection(t *testing.T) {
 	must(t, dispatch(c, send1(queue, message("a", "x"))))
 }
 
-// A declaration whose connection ends before the answer is repeated, whether or not the broker has carried it out.
+// A declaration whose connection ends before the answer is repeated, whether or not the broker has
+// carried it out.
 func TestADeclarationOutlastsALostAnswer(t *testing.T) {
 	t.Parallel()
 	url := brokertest.RabbitMQ(t)

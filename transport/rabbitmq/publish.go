@@ -35,7 +35,8 @@ func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]trans
 	return nil, &transport.DispatchError{Ops: b.failed, Total: len(ops)}
 }
 
-// unsent marks an error that kept an operation from being sent as ErrUnreachable, unless it is a refusal by the broker.
+// unsent marks an error that kept an operation from being sent as ErrUnreachable, unless it is a
+// refusal by the broker.
 func unsent(err error) error {
 	var e *amqp.Error
 	switch {
@@ -142,8 +143,8 @@ func (c *conn) Check(op *transport.Operation) error {
 	return err
 }
 
-// form returns the message of an operation, which msg is the encoded message of. It fails if the operation is refused for
-// its content.
+// form returns the message of an operation, which msg is the encoded message of. It fails if the
+// operation is refused for its content.
 func (c *conn) form(
 	op *transport.Operation, msg *amqp.Publishing, delay time.Duration, now time.Time, user string, frame int,
 ) (*amqp.Publishing, error) {
@@ -165,7 +166,8 @@ func (c *conn) form(
 	return c.fit(msg, op, user, frame)
 }
 
-// The broker adds headers to a message, and delivers it in a frame that may be larger than the limit, which no client reads.
+// The broker adds headers to a message, and delivers it in a frame that may be larger than the
+// limit, which no client reads.
 const (
 	// redeliveredRoom is for the counters of a quorum queue, x-delivery-count and x-acquired-count.
 	redeliveredRoom = 64
@@ -181,7 +183,8 @@ func brokersRoom(delay time.Duration) int {
 	return redeliveredRoom
 }
 
-// fit checks that a message can be sent. A copy that is too large leaves the received message's properties out.
+// fit checks that a message can be sent. A copy that is too large leaves the received message's
+// properties out.
 func (c *conn) fit(msg *amqp.Publishing, op *transport.Operation, user string, frame int) (*amqp.Publishing, error) {
 	most := int(c.maxBody.Load())
 	err := check(msg, most, frame)
@@ -238,8 +241,8 @@ func (b *batch) send(ctx context.Context, i int, to route, msg *amqp.Publishing)
 // errPostponed is the error of an operation that is published behind the others of its batch.
 var errPostponed = errors.New("rabbitmq: answers for the queue are late")
 
-// postpone reports whether an operation for a destination is published behind the others of the batch. All operations
-// for the destination are, in their order.
+// postpone reports whether an operation for a destination is published behind the others of the
+// batch. All operations for the destination are, in their order.
 func (b *batch) postpone(to route) bool {
 	if !b.postpones || slices.Contains(b.late, to.destination()) {
 		return b.postpones
@@ -251,8 +254,8 @@ func (b *batch) postpone(to route) bool {
 	return true
 }
 
-// awaits returns a channel that is closed when a publish to a destination need not wait any more, or nil if it need not
-// wait: answers are not late, or the broker takes no messages at all.
+// awaits returns a channel that is closed when a publish to a destination need not wait any more,
+// or nil if it need not wait: answers are not late, or the broker takes no messages at all.
 func (b *batch) awaits(to route) (again <-chan struct{}) {
 	if b.to.blocked.Load() != nil {
 		return nil
@@ -260,8 +263,8 @@ func (b *batch) awaits(to route) (again <-chan struct{}) {
 	return b.to.unanswered.late(to)
 }
 
-// awaitLate waits while answers for a destination are late. The batch settles its own messages first, because they hold
-// places in the window.
+// awaitLate waits while answers for a destination are late. The batch settles its own messages
+// first, because they hold places in the window.
 func (b *batch) awaitLate(ctx context.Context, to route) error {
 	if b.awaits(to) == nil {
 		return nil
@@ -303,7 +306,8 @@ func (b *batch) release() {
 
 var errNoDestination = errors.New("rabbitmq: the operation has no message, or neither a queue nor types")
 
-// checkAddress fails if no queue can have the name of an operation, or none can get it after the delay.
+// checkAddress fails if no queue can have the name of an operation, or none can get it after the
+// delay.
 func checkAddress(op *transport.Operation, delay time.Duration) error {
 	switch {
 	case op.Queue == "" && len(op.Types) == 0:
@@ -321,8 +325,8 @@ func checkAddress(op *transport.Operation, delay time.Duration) error {
 	return nil
 }
 
-// address returns the exchange and the key of an operation: those of a queue, of the types in the topology, or of the
-// queues in which delayed messages wait.
+// address returns the exchange and the key of an operation: those of a queue, of the types in the
+// topology, or of the queues in which delayed messages wait.
 func (b *batch) address(ctx context.Context, op *transport.Operation, delay time.Duration) (exchange, key string, err error) {
 	if err := checkAddress(op, delay); err != nil {
 		return "", "", err
@@ -338,8 +342,8 @@ func (b *batch) address(ctx context.Context, op *transport.Operation, delay time
 	}
 }
 
-// reserve takes a place in the window. A batch larger than the window settles its own messages first: two batches that
-// hold places and wait for each other's would wait for ever.
+// reserve takes a place in the window. A batch larger than the window settles its own messages
+// first: two batches that hold places and wait for each other's would wait for ever.
 func (b *batch) reserve(ctx context.Context) error {
 	select {
 	case b.to.window <- struct{}{}:
@@ -397,7 +401,8 @@ var slowTimers = sync.Pool{New: func() any {
 	return t
 }}
 
-// lateAnswer waits for an answer up to maxAnswer, without the time in which the broker does not read.
+// lateAnswer waits for an answer up to maxAnswer, without the time in which the broker does not
+// read.
 func (b *batch) lateAnswer(ctx context.Context, s sent) error {
 	n := b.unanswered(s)
 	if b.to.unanswered.wait(s.route, n, s.sender) {
@@ -430,8 +435,8 @@ func (b *batch) lateAnswer(ctx context.Context, s sent) error {
 	}
 }
 
-// unanswered returns the number of the batch's messages on the channel and for the destination of s that have no answer, s
-// included.
+// unanswered returns the number of the batch's messages on the channel and for the destination of s
+// that have no answer, s included.
 func (b *batch) unanswered(s sent) (n int) {
 	to := s.route.destination()
 	for i := range b.flight {

@@ -11,8 +11,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// sender is a channel that publishes, from its opening to its end. Declarations and accepted places are remembered for
-// each channel anew, because queues and exchanges may have been deleted in the meantime.
+// sender is a channel that publishes, from its opening to its end. Declarations and accepted places
+// are remembered for each channel anew, because queues and exchanges may have been deleted in the
+// meantime.
 type sender struct {
 	ch       *amqp.Channel
 	returned returned
@@ -71,7 +72,8 @@ func (s *sender) finish(e *amqp.Error) {
 	close(s.over)
 }
 
-// sender returns the open channel, which the caller releases. It waits while the broker has closed one and the next is not open yet.
+// sender returns the open channel, which the caller releases. It waits while the broker has closed
+// one and the next is not open yet.
 func (p *publisher) sender(ctx context.Context) (*sender, error) {
 	for {
 		s, changed, _ := p.current.now()
@@ -87,8 +89,8 @@ func (p *publisher) sender(ctx context.Context) (*sender, error) {
 	}
 }
 
-// keepSending opens another channel each time the broker closes one, until the connection ends: an error of one message
-// must not close the connection.
+// keepSending opens another channel each time the broker closes one, until the connection ends: an
+// error of one message must not close the connection.
 func (p *publisher) keepSending(c *conn, s *sender) {
 	for {
 		var e *amqp.Error
@@ -122,8 +124,8 @@ func (p *publisher) keepSending(c *conn, s *sender) {
 // tooLarge matches the broker's refusal of a body larger than its max_message_size.
 var tooLarge = regexp.MustCompile(`^PRECONDITION_FAILED - message size \d+ .*max size (\d+)$`)
 
-// learnMaxBody reads the largest body that the broker takes from its refusal of one, which ended the channel: larger
-// ones are refused before they are sent.
+// learnMaxBody reads the largest body that the broker takes from its refusal of one, which ended
+// the channel: larger ones are refused before they are sent.
 func (c *conn) learnMaxBody(e *amqp.Error) {
 	if e == nil {
 		return

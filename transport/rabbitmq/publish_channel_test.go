@@ -21,7 +21,8 @@ func sendsOn(t *testing.T, c *conn) *publisher {
 	return p
 }
 
-// The broker closes the channel over a body larger than it takes. That size the driver cannot ask for.
+// The broker closes the channel over a body larger than it takes. That size the driver cannot ask
+// for.
 func TestABodyTooLargeForTheBrokerEndsNoConnection(t *testing.T) {
 	t.Parallel()
 	node := WholeNode(t)
@@ -56,7 +57,8 @@ func TestABodyTooLargeForTheBrokerEndsNoConnection(t *testing.T) {
 	}
 }
 
-// An exchange that is deleted after the first publish ends the channel. It is declared again on the next one.
+// An exchange that is deleted after the first publish ends the channel. It is declared again on the
+// next one.
 func TestADeletedExchangeEndsNoConnection(t *testing.T) {
 	t.Parallel()
 	c := opened(t, brokertest.RabbitMQ(t))

@@ -84,13 +84,15 @@ func (p *publisher) watchBlocked(blocks <-chan amqp.Blocking) {
 	}
 }
 
-// Blocked implements [transport.Blocker]: it reports whether the broker has an alarm, being short of memory or disk.
+// Blocked implements [transport.Blocker]: it reports whether the broker has an alarm, being short
+// of memory or disk.
 func (c *conn) Blocked() bool {
 	p, _, err := c.publishing.now()
 	return err == nil && p.blocked.Load() != nil
 }
 
-// Warnings implements [transport.Warner]: it names the queues that the broker confirms no messages for.
+// Warnings implements [transport.Warner]: it names the queues that the broker confirms no messages
+// for.
 func (c *conn) Warnings() []string {
 	p, _, err := c.publishing.now()
 	if err != nil || p.blocked.Load() != nil {
@@ -127,7 +129,8 @@ func (p *publisher) ready(ctx context.Context) error {
 	return nil
 }
 
-// inTurn runs f, which declares something, while no other call does. After waiting, f may find it declared.
+// inTurn runs f, which declares something, while no other call does. After waiting, f may find it
+// declared.
 func (p *publisher) inTurn(ctx context.Context, f func() error) error {
 	select {
 	case p.turn <- struct{}{}:
@@ -147,21 +150,23 @@ type sent struct {
 	route   route
 }
 
-// route is the address of a message. A mandatory message has to arrive in a queue; a publish may reach none.
+// route is the address of a message. A mandatory message has to arrive in a queue; a publish may
+// reach none.
 type route struct {
 	exchange, key string
 	mandatory     bool
 }
 
-// outcome waits for the broker's answer, returns it and frees the place in the window. It is called once.
+// outcome waits for the broker's answer, returns it and frees the place in the window. It is called
+// once.
 func (p *publisher) outcome(m sent) error {
 	err := p.await(m)
 	<-p.window
 	return err
 }
 
-// abandon has the broker's answer awaited by a goroutine, because the caller has stopped to wait. It returns false, and
-// does nothing, if the connection is closed.
+// abandon has the broker's answer awaited by a goroutine, because the caller has stopped to wait.
+// It returns false, and does nothing, if the connection is closed.
 func (p *publisher) abandon(m sent) bool {
 	free, replace := p.unanswered.add(m.route, m.sender)
 	if replace {
@@ -216,8 +221,8 @@ func (p *publisher) await(m sent) error {
 
 var errRefused = fmt.Errorf("rabbitmq: the broker refused the message: %w", transport.ErrFull)
 
-// returned collects the messages that the broker returned because no queue took them. The notice of a message arrives
-// before its confirm, and can be taken once the confirm has arrived.
+// returned collects the messages that the broker returned because no queue took them. The notice of
+// a message arrives before its confirm, and can be taken once the confirm has arrived.
 type returned struct {
 	notices chan amqp.Return
 
@@ -225,12 +230,13 @@ type returned struct {
 	counts map[returnKey]int
 }
 
-// returnKey identifies the message of a notice. Two copies of one message to the same queue are interchangeable.
+// returnKey identifies the message of a notice. Two copies of one message to the same queue are
+// interchangeable.
 type returnKey struct{ id, queue string }
 
-// collect moves the notices to counts each time that the client library has one, until the channel ends: the library
-// drops a notice for which notices has no room, and there may be more of them than places in the window. The library
-// writes to notices before it writes to arrived.
+// collect moves the notices to counts each time that the client library has one, until the channel
+// ends: the library drops a notice for which notices has no room, and there may be more of them
+// than places in the window. The library writes to notices before it writes to arrived.
 func (r *returned) collect(arrived <-chan amqp.Return) {
 	for range arrived {
 		r.mu.Lock()

@@ -14,21 +14,23 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// delays is the ladder of queues for delays of up to 8.5 years in seconds. All endpoints of a virtual host share it.
+// delays is the ladder of queues for delays of up to 8.5 years in seconds. All endpoints of a
+// virtual host share it.
 var delays = delayeddelivery.Ladder{Levels: 28, Step: time.Second}
 
-// LostQueue is the queue of delayed messages whose queue did not exist when they were due. Without it RabbitMQ's
-// at-least-once dead-lettering would retry such a message for ever, and block those behind it.
+// LostQueue is the queue of delayed messages whose queue did not exist when they were due. Without
+// it RabbitMQ's at-least-once dead-lettering would retry such a message for ever, and block those
+// behind it.
 const LostQueue = "holdfast.delay-lost"
 
 const (
 	// delayArrivals is the exchange at the bottom of the ladder.
 	delayArrivals = "holdfast.delay-arrivals"
-	// delaySink is a queue that gets each delayed publish beside its subscribers, and in which it expires at once: a
-	// publish without subscribers would be retried for ever too.
+	// delaySink is a queue that gets each delayed publish beside its subscribers, and in which it
+	// expires at once: a publish without subscribers would be retried for ever too.
 	delaySink = "holdfast.delay-nobody"
-	// expiresAt is the header with the expiry of a delayed message, in microseconds since 1970: the broker's own
-	// expiration would end its wait in the ladder.
+	// expiresAt is the header with the expiry of a delayed message, in microseconds since 1970: the
+	// broker's own expiration would end its wait in the ladder.
 	expiresAt = "Holdfast.Delay.ExpiresAt"
 	// delayedBy is the header of NServiceBus's delays, and concerns this delivery only.
 	delayedBy = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
@@ -43,8 +45,8 @@ const (
 	relayedDestination = "to."
 )
 
-// delayParts returns the queues and exchanges of the ladder in the order of their declaration: the last one exists only
-// when all others do.
+// delayParts returns the queues and exchanges of the ladder in the order of their declaration: the
+// last one exists only when all others do.
 func delayParts() []part {
 	quorum := amqp.Table{"x-queue-type": string(Quorum)}
 	lost := amqp.Table{"alternate-exchange": LostQueue} // gets the messages that an exchange cannot route
@@ -69,7 +71,8 @@ func delayParts() []part {
 		})
 }
 
-// delayLevelParts returns the exchange and the queue of a level, which dead-letters to the exchange below.
+// delayLevelParts returns the exchange and the queue of a level, which dead-letters to the exchange
+// below.
 func delayLevelParts(level int, below string) []part {
 	name := delayLevel(level)
 	bind := func(ch *amqp.Channel) error {
@@ -82,7 +85,8 @@ func delayLevelParts(level int, below string) []part {
 	return []part{{name: name, exchange: amqp.ExchangeTopic}, {name: name, args: args, bind: bind}}
 }
 
-// expiring returns the arguments of a queue whose messages expire after ttl and are then sent to an exchange.
+// expiring returns the arguments of a queue whose messages expire after ttl and are then sent to an
+// exchange.
 func expiring(ttl time.Duration, exchange string) amqp.Table {
 	return amqp.Table{
 		"x-queue-type":           string(Quorum),
@@ -117,8 +121,9 @@ func (b *batch) delayed(ctx context.Context, op *transport.Operation, d time.Dur
 	return delayLevel(delays.Entry(steps)), delays.Key(steps, destination), nil
 }
 
-// withDelay returns a copy of a message for the ladder. Its expiry is in a header. The key that it is to be published
-// with in the end is in another header, which the broker removes: it routes by that too.
+// withDelay returns a copy of a message for the ladder. Its expiry is in a header. The key that it
+// is to be published with in the end is in another header, which the broker removes: it routes by
+// that too.
 func withDelay(msg amqp.Publishing, due time.Time, ttl time.Duration, key string) *amqp.Publishing {
 	msg.Expiration = ""
 	if ttl <= 0 && key == "" {

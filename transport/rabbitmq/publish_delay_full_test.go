@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// RabbitMQ tries at most 32 messages of a queue at a time, and a refused one again after 3 minutes only.
+// RabbitMQ tries at most 32 messages of a queue at a time, and a refused one again after 3 minutes
+// only.
 func TestDelaysToAFullQueueHoldUpOnlyEachOther(t *testing.T) {
 	t.Parallel()
 	url := brokertest.RabbitMQ(t)

@@ -28,9 +28,10 @@ type delayTarget struct {
 func (t delayTarget) relay() string   { return delayRelay + t.destination }
 func (t delayTarget) relayed() string { return relayedDestination + t.destination }
 
-// relayPart returns the relay: a queue for one destination in which delayed messages that are due expire at once. A
-// full queue refuses them, and RabbitMQ tries at most 32 messages of a queue at a time (at-least-once dead-lettering).
-// So messages that one destination refuses wait in its relay, and not in the levels, which all destinations share.
+// relayPart returns the relay: a queue for one destination in which delayed messages that are due
+// expire at once. A full queue refuses them, and RabbitMQ tries at most 32 messages of a queue at a
+// time (at-least-once dead-lettering). So messages that one destination refuses wait in its relay,
+// and not in the levels, which all destinations share.
 func (t delayTarget) relayPart() part {
 	return part{
 		name: t.relay(), args: expiring(0, delayDeliveries),
@@ -38,8 +39,8 @@ func (t delayTarget) relayPart() part {
 	}
 }
 
-// declareRelay creates the relay of a destination, which has to exist. It begins at the destination, so that each
-// message on the way finds the next part.
+// declareRelay creates the relay of a destination, which has to exist. It begins at the
+// destination, so that each message on the way finds the next part.
 func (t delayTarget) declareRelay(ch *amqp.Channel) error {
 	if err := t.bind(ch, delays.Arrives(t.relayed()), delayDeliveries); err != nil {
 		return err
@@ -71,7 +72,8 @@ func (c *schema) typeTarget(types []string) delayTarget {
 // ladderReady stands for the ladder itself among the destinations.
 const ladderReady = ""
 
-// bindDelay binds a destination once for each sender, and returns the destination for the keys of delayed messages.
+// bindDelay binds a destination once for each sender, and returns the destination for the keys of
+// delayed messages.
 func (b *batch) bindDelay(ctx context.Context, to delayTarget) (in string, err error) {
 	c, bound := b.conn, &b.sender.bound
 	in, ok := bound.get(to.destination)
@@ -96,9 +98,9 @@ func (b *batch) bindDelay(ctx context.Context, to delayTarget) (in string, err e
 	return in, err
 }
 
-// bindDelay creates the relay of a destination. Without the right to, it uses the relay that the owner's Install has
-// created. Where there is none, messages reach the destination without one, as those of older versions do: a full queue
-// then delays the messages for others.
+// bindDelay creates the relay of a destination. Without the right to, it uses the relay that the
+// owner's Install has created. Where there is none, messages reach the destination without one, as
+// those of older versions do: a full queue then delays the messages for others.
 func (c *schema) bindDelay(ctx context.Context, to delayTarget) (in string, err error) {
 	refused := c.onChannel(ctx, to.declareRelay)
 	if refused == nil {
@@ -137,8 +139,8 @@ func (c *schema) ensureDelays(ctx context.Context) error {
 	return err
 }
 
-// installDelays creates the ladder, and relays for the queues of the endpoint, so that senders need no right to create
-// them. Messages of senders of older versions arrive too.
+// installDelays creates the ladder, and relays for the queues of the endpoint, so that senders need
+// no right to create them. Messages of senders of older versions arrive too.
 func (c *schema) installDelays(ctx context.Context, queues []transport.Queue) error {
 	if err := c.ensureDelays(ctx); err != nil {
 		return err

@@ -54,9 +54,9 @@ func TestDelayedMessageIsAFirstAttempt(t *testing.T) {
 	}
 }
 
-// Messages for a deleted queue hold up no others, and are found.
-// With at-least-once dead-lettering, a message that cannot be routed is retried for ever, and 32 of them block the
-// level (RabbitMQ, NServiceBus.RabbitMQ #1407).
+// Messages for a deleted queue hold up no others, and are found. With at-least-once dead-lettering,
+// a message that cannot be routed is retried for ever, and 32 of them block the level (RabbitMQ,
+// NServiceBus.RabbitMQ #1407).
 func TestDelayedForADeletedQueue(t *testing.T) {
 	t.Parallel()
 	url := brokertest.RabbitMQ(t)
@@ -228,7 +228,8 @@ func TestManyDelayedMessagesDueAtOnceAllArrive(t *testing.T) {
 	}
 }
 
-// The right to configure ends where an installation is to be interrupted, and is enough for the last part.
+// The right to configure ends where an installation is to be interrupted, and is enough for the
+// last part.
 func TestAnInterruptedInstallationOfDelaysIsCompleted(t *testing.T) {
 	t.Parallel()
 	node := rabbitmq.OwnNode(t)

@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A caller with direct reply-to gets one reply, and the driver counts the reply as sent. Nothing else arrives there.
+// A caller with direct reply-to gets one reply, and the driver counts the reply as sent. Nothing
+// else arrives there.
 func TestADirectReplyArrivesOnce(t *testing.T) {
 	t.Parallel()
 	url := brokertest.RabbitMQ(t)

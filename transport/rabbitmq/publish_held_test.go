@@ -21,7 +21,8 @@ func heldBatch(to route) *batch {
 	return &batch{to: p}
 }
 
-// A publish that waits while further answers come and are late again waits no longer than maxAnswer after the last answer.
+// A publish that waits while further answers come and are late again waits no longer than maxAnswer
+// after the last answer.
 func TestAPublishIsNotHeldForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := route{key: "late", mandatory: true}
@@ -51,7 +52,8 @@ func TestAPublishIsNotHeldForEver(t *testing.T) {
 	})
 }
 
-// While the broker takes no messages at all, a destination whose answers are late does not become silent.
+// While the broker takes no messages at all, a destination whose answers are late does not become
+// silent.
 func TestABlockedBrokerMakesNoHeldDestinationSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := route{key: "late", mandatory: true}
@@ -79,7 +81,8 @@ func TestABlockedBrokerMakesNoHeldDestinationSilent(t *testing.T) {
 	})
 }
 
-// A batch publishes the messages for other queues before those that wait for a queue whose answers are late.
+// A batch publishes the messages for other queues before those that wait for a queue whose answers
+// are late.
 func TestALateQueueHoldsUpNoOthersInABatch(t *testing.T) {
 	t.Parallel()
 	broker := newStandIn(t, "late")
@@ -110,7 +113,8 @@ func TestALateQueueHoldsUpNoOthersInABatch(t *testing.T) {
 	}
 }
 
-// A batch publishes the messages for a late queue in their order, also if the queue answers meanwhile.
+// A batch publishes the messages for a late queue in their order, also if the queue answers
+// meanwhile.
 func TestPostponedMessagesKeepTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		late, healthy := route{key: "late", mandatory: true}, route{key: "healthy", mandatory: true}
@@ -148,7 +152,8 @@ func TestASecondLateQueueGetsAnotherChannel(t *testing.T) {
 	})
 }
 
-// Answers may be lost with a replica of a queue. The queue is not named any more once it has answered another publish.
+// Answers may be lost with a replica of a queue. The queue is not named any more once it has
+// answered another publish.
 func TestAQueueThatLostAnswersIsNotNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := unanswered{log: slog.New(slog.DiscardHandler)}

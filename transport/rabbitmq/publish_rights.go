@@ -13,14 +13,15 @@ import (
 )
 
 const (
-	// refusalLasts is how long the driver remembers that the broker refuses messages to an exchange.
+	// refusalLasts is how long the driver remembers that the broker refuses messages to an
+	// exchange.
 	refusalLasts = 5 * time.Second
 	// maxRefusals bounds the memory of refusals.
 	maxRefusals = 1000
 )
 
-// place returns the part of a route for which the broker checks the right to write: the exchange, and for a publish the
-// routing key too, because the rights of a topic exchange may depend on it.
+// place returns the part of a route for which the broker checks the right to write: the exchange,
+// and for a publish the routing key too, because the rights of a topic exchange may depend on it.
 func (r route) place() route {
 	if r.mandatory {
 		r.key = ""
@@ -50,7 +51,8 @@ func (r *refusals) of(place route) error {
 	return f.err
 }
 
-// add remembers err if it is a refusal by the broker: of a right, or because the exchange does not exist.
+// add remembers err if it is a refusal by the broker: of a right, or because the exchange does not
+// exist.
 func (r *refusals) add(place route, err error) {
 	if !isCode(err, amqp.AccessRefused) && !isCode(err, amqp.NotFound) {
 		return
@@ -67,8 +69,8 @@ func (r *refusals) add(place route, err error) {
 	r.latest[place] = refusal{err, now.Add(refusalLasts)}
 }
 
-// once has f ask the broker for something about a place, in turn, unless done reports that another call has, or the
-// broker has just refused it.
+// once has f ask the broker for something about a place, in turn, unless done reports that another
+// call has, or the broker has just refused it.
 func (p *publisher) once(ctx context.Context, place route, done func() bool, f func() error) error {
 	if err := p.refusals.of(place); err != nil {
 		return err
@@ -86,8 +88,9 @@ func (p *publisher) once(ctx context.Context, place route, done func() bool, f f
 	})
 }
 
-// admit fails where the broker refuses messages for the place of a route. It asks the broker once for each channel: a
-// refused publish closes its channel, and then the outcome of all messages in flight there is unknown.
+// admit fails where the broker refuses messages for the place of a route. It asks the broker once
+// for each channel: a refused publish closes its channel, and then the outcome of all messages in
+// flight there is unknown.
 func (b *batch) admit(ctx context.Context, to route) error {
 	p, s, c := b.to, b.sender, b.conn
 	place := to.place()
@@ -111,8 +114,9 @@ func (b *batch) admit(ctx context.Context, to route) error {
 	}))
 }
 
-// probe fails where the broker refuses messages for a route. It publishes one in a transaction that it rolls back,
-// hence no queue gets it. The broker checks rights when it reads the publish, not at the commit.
+// probe fails where the broker refuses messages for a route. It publishes one in a transaction that
+// it rolls back, hence no queue gets it. The broker checks rights when it reads the publish, not at
+// the commit.
 func probe(ch *amqp.Channel, to route) error {
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	err := ch.Tx()

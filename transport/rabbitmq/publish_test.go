@@ -215,8 +215,8 @@ func TestAnOperationWithoutAnAddressIsRefused(t *testing.T) {
 	must(t, dispatch(c))
 }
 
-// Headers by which the broker routes are refused, and are not passed on.
-// The broker closes the channel, and so fails all that is under way, over such a header that is no list.
+// Headers by which the broker routes are refused, and are not passed on. The broker closes the
+// channel, and so fails all that is under way, over such a header that is no list.
 func TestHeadersThatRouteAreRefused(t *testing.T) {
 	t.Parallel()
 	url := brokertest.RabbitMQ(t)

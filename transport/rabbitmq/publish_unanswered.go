@@ -16,37 +16,44 @@ const (
 	lateAnswer = 500 * time.Millisecond
 	// maxLate is the number of publishes without an answer from which on further ones wait.
 	//
-	// A channel of the broker has no more than 32 messages for a quorum queue that the queue has not
-	// taken (quorum_commands_soft_limit, RabbitMQ 3.8 to 4.1). With more the channel accepts 400
-	// further messages for whatever queue, and then the broker stops to read from the connection.
+	// A channel of the broker has no more than 32 messages for a quorum queue that the queue has
+	// not taken (quorum_commands_soft_limit, RabbitMQ 3.8 to 4.1). With more the channel accepts
+	// 400 further messages for whatever queue, and then the broker stops to read from the
+	// connection.
 	maxLate = 8
-	// replaceEvery is the shortest time between two channels that are opened for late answers. It is shorter than the
-	// time between lateAnswer and slowAnswer: a caller asks for another channel at both.
+	// replaceEvery is the shortest time between two channels that are opened for late answers. It
+	// is shorter than the time between lateAnswer and slowAnswer: a caller asks for another channel
+	// at both.
 	replaceEvery = 4 * time.Second
 	// slowAnswer is how long an answer takes before the driver says so.
 	slowAnswer = 5 * time.Second
-	// maxAnswer is how long a caller waits for an answer while the broker reads from the connection.
+	// maxAnswer is how long a caller waits for an answer while the broker reads from the
+	// connection.
 	maxAnswer = 30 * time.Second
-	// maxUnanswered is the number of abandoned publishes without an answer from which on a destination is silent.
+	// maxUnanswered is the number of abandoned publishes without an answer from which on a
+	// destination is silent.
 	maxUnanswered = 100
 	// maxAbandoned is how many abandoned publishes of all destinations have no place in the window.
 	maxAbandoned = 10_000
-	// minTrial and maxTrial bound the time between two publishes to a silent destination. It doubles. An answer may have been
-	// lost with a replica of a queue.
+	// minTrial and maxTrial bound the time between two publishes to a silent destination. It
+	// doubles. An answer may have been lost with a replica of a queue.
 	minTrial, maxTrial = 5 * time.Second, 5 * time.Minute
 )
 
-// unanswered has the destinations of a connection that do not answer: callers wait for lateAnswer, or have abandoned a
-// publish. The zero value has none, and needs a log. It is safe for concurrent use.
+// unanswered has the destinations of a connection that do not answer: callers wait for lateAnswer,
+// or have abandoned a publish. The zero value has none, and needs a log. It is safe for concurrent
+// use.
 //
-// Further publishes to a destination wait while maxLate publishes have late answers and no answer has come since, and
-// another channel replaces the channel, because a channel with many messages for a quorum queue without a majority soon
-// takes no messages for other queues. After maxAnswer such a destination is silent.
+// Further publishes to a destination wait while maxLate publishes have late answers and no answer
+// has come since, and another channel replaces the channel, because a channel with many messages
+// for a quorum queue without a majority soon takes no messages for other queues. After maxAnswer
+// such a destination is silent.
 //
-// The window has the publishes that callers wait for, hence a destination that does not answer fills it for no longer
-// than its callers wait. An abandoned publish gives its place back. A destination is silent from the abandoned publish on
-// that makes maxUnanswered, or that a caller has waited maxAnswer for, until the broker answers any publish to it; nothing
-// but a trial is sent there meanwhile. A destination has fewer abandoned publishes than maxUnanswered and the window
+// The window has the publishes that callers wait for, hence a destination that does not answer
+// fills it for no longer than its callers wait. An abandoned publish gives its place back. A
+// destination is silent from the abandoned publish on that makes maxUnanswered, or that a caller
+// has waited maxAnswer for, until the broker answers any publish to it; nothing but a trial is sent
+// there meanwhile. A destination has fewer abandoned publishes than maxUnanswered and the window
 // together, and one for each trial.
 type unanswered struct {
 	log  *slog.Logger
@@ -72,8 +79,9 @@ type silence struct {
 	pause time.Duration
 }
 
-// destination returns the part of a route for which answers come: a queue, or an exchange with the key of a publish. A
-// delayed message waits in the queue of its level, and the rest of its key is no destination.
+// destination returns the part of a route for which answers come: a queue, or an exchange with the
+// key of a publish. A delayed message waits in the queue of its level, and the rest of its key is
+// no destination.
 func (r route) destination() route {
 	if r.exchange == "" {
 		return r
@@ -81,9 +89,10 @@ func (r route) destination() route {
 	return r.place()
 }
 
-// refuse returns a [transport.BusyError] if the destination of a route is silent. A trial is published on the channel that
-// has the other publishes without an answer, if via is not nil: a channel that has never published to a quorum queue waits
-// for the queue, and takes no messages for others meanwhile.
+// refuse returns a [transport.BusyError] if the destination of a route is silent. A trial is
+// published on the channel that has the other publishes without an answer, if via is not nil: a
+// channel that has never published to a quorum queue waits for the queue, and takes no messages for
+// others meanwhile.
 func (u *unanswered) refuse(to route) (via *sender, err error) {
 	if !u.some.Load() {
 		return nil, nil
@@ -113,7 +122,8 @@ func (r route) name() string {
 	return r.key
 }
 
-// of returns what is known of a destination that has not answered a publish since then. The caller has locked mu.
+// of returns what is known of a destination that has not answered a publish since then. The caller
+// has locked mu.
 func (u *unanswered) of(to route, since time.Time) *silence {
 	s := u.destinations[to]
 	if s == nil {
@@ -130,7 +140,8 @@ func (u *unanswered) of(to route, since time.Time) *silence {
 	return s
 }
 
-// late returns a channel that is closed when a publish to a destination need not wait any more, or nil if it need not wait.
+// late returns a channel that is closed when a publish to a destination need not wait any more, or
+// nil if it need not wait.
 func (u *unanswered) late(to route) (again <-chan struct{}) {
 	if !u.some.Load() {
 		return nil
@@ -152,7 +163,8 @@ func (u *unanswered) late(to route) (again <-chan struct{}) {
 	return s.again
 }
 
-// late returns how many publishes have no answer, without those before the last answer. The caller has locked mu.
+// late returns how many publishes have no answer, without those before the last answer. The caller
+// has locked mu.
 func (s *silence) late() int { return s.waiting + s.abandoned - s.excused }
 
 // isLate reports whether publishes wait, because too many have no answer. The caller has locked mu.
@@ -175,8 +187,8 @@ func (u *unanswered) blocked() {
 	}
 }
 
-// wait counts n publishes of a batch on a channel whose caller has waited lateAnswer. It reports whether another channel is
-// to replace the channel.
+// wait counts n publishes of a batch on a channel whose caller has waited lateAnswer. It reports
+// whether another channel is to replace the channel.
 func (u *unanswered) wait(to route, n int, on *sender) (replace bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -186,8 +198,8 @@ func (u *unanswered) wait(to route, n int, on *sender) (replace bool) {
 	return u.replaces(s, on, now)
 }
 
-// replaces reports whether another channel is to replace the channel on, which has a further publish without an answer. The
-// caller has locked mu.
+// replaces reports whether another channel is to replace the channel on, which has a further
+// publish without an answer. The caller has locked mu.
 func (u *unanswered) replaces(s *silence, on *sender, now time.Time) bool {
 	if !s.isLate() {
 		return false
@@ -202,8 +214,8 @@ func (u *unanswered) replaces(s *silence, on *sender, now time.Time) bool {
 	return true
 }
 
-// tell logs once that a destination does not answer, after a publish on a channel. It reports whether another channel is
-// to replace the channel.
+// tell logs once that a destination does not answer, after a publish on a channel. It reports
+// whether another channel is to replace the channel.
 func (u *unanswered) tell(to route, on *sender) (replace bool) {
 	to = to.destination()
 	u.mu.Lock()
@@ -227,8 +239,8 @@ func (u *unanswered) waited(to route, n int) {
 	u.drop(to)
 }
 
-// add counts a publish on a channel that its caller has abandoned. It reports whether the publish gives its place in the
-// window back, and whether another channel is to replace the channel.
+// add counts a publish on a channel that its caller has abandoned. It reports whether the publish
+// gives its place in the window back, and whether another channel is to replace the channel.
 func (u *unanswered) add(to route, on *sender) (free, replace bool) {
 	to = to.destination()
 	u.mu.Lock()

@@ -25,7 +25,8 @@ func sends(queue string, n int) []transport.Operation {
 	return ops
 }
 
-// abandoned dispatches n messages to a silent queue, and cancels the dispatch when they have arrived.
+// abandoned dispatches n messages to a silent queue, and cancels the dispatch when they have
+// arrived.
 func abandoned(t *testing.T, c *conn, broker *standIn, queue string, n int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -108,8 +109,8 @@ func TestCallersThatWaitMakeNoQueueSilent(t *testing.T) {
 	}
 }
 
-// While answers for a queue are late, another channel replaces the channel of the publishes, and further publishes to the
-// queue wait.
+// While answers for a queue are late, another channel replaces the channel of the publishes, and
+// further publishes to the queue wait.
 func TestPublishesToALateQueueWait(t *testing.T) {
 	t.Parallel()
 	broker := newStandIn(t, "late")
@@ -393,7 +394,8 @@ func TestTheDestinationOfARoute(t *testing.T) {
 	}
 }
 
-// A batch that is larger than the window settles its messages in parts. A missing answer in one part says nothing of the next.
+// A batch that is larger than the window settles its messages in parts. A missing answer in one
+// part says nothing of the next.
 func TestAMissingAnswerConcernsItsPartOfABatch(t *testing.T) {
 	t.Parallel()
 	broker := newStandIn(t)

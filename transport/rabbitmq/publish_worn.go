@@ -6,15 +6,17 @@ import (
 )
 
 const (
-	// wornAfter is how many messages are published on a channel after one that the broker does not answer, before another
-	// channel replaces it: the client library keeps about 50 bytes for each confirm behind a missing one.
+	// wornAfter is how many messages are published on a channel after one that the broker does not
+	// answer, before another channel replaces it: the client library keeps about 50 bytes for each
+	// confirm behind a missing one.
 	wornAfter = 20_000
 	// maxWorn is how many replaced channels wait for answers. Of more the first one is closed.
 	maxWorn = 8
 )
 
-// wear replaces a channel on which publishes stay without an answer. A replaced channel is closed when nothing waits for an
-// answer on it. The zero value is that of a new channel. It is safe for concurrent use.
+// wear replaces a channel on which publishes stay without an answer. A replaced channel is closed
+// when nothing waits for an answer on it. The zero value is that of a new channel. It is safe for
+// concurrent use.
 type wear struct {
 	first     atomic.Uint64 // the tag of a publish without an answer
 	abandoned atomic.Int64  // publishes without an answer whose callers have stopped to wait
@@ -43,7 +45,8 @@ func (w *wear) release() bool {
 	return w.replaced && w.users == 0
 }
 
-// replace notes that another channel has replaced this one. It reports whether the channel is to be closed.
+// replace notes that another channel has replaced this one. It reports whether the channel is to be
+// closed.
 func (w *wear) replace() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,7 +94,8 @@ func (p *publisher) release(s *sender) {
 
 func (s *sender) close() { _ = s.ch.Close() } // an error means that the connection has ended
 
-// replace opens another channel for s, and closes s when nothing uses it any more. If none can be opened, s goes on.
+// replace opens another channel for s, and closes s when nothing uses it any more. If none can be
+// opened, s goes on.
 func (p *publisher) replace(s *sender) *sender {
 	next, err := p.openSender()
 	if err != nil {

@@ -102,7 +102,8 @@ func TestFewReplacedChannelsStayOpen(t *testing.T) {
 	}
 }
 
-// A channel that is replaced while the connection is being closed ends, because publishes wait for its end.
+// A channel that is replaced while the connection is being closed ends, because publishes wait for
+// its end.
 func TestAReplacedChannelEndsWithItsConnection(t *testing.T) {
 	t.Parallel()
 	broker := newStandIn(t)

@@ -64,7 +64,8 @@ func receive(t testing.TB, c transport.Conn, queue string, window int) transport
 	return r
 }
 
-// onBothTypes runs a test on a quorum queue and on a classic one, each on a broker's virtual host of its own.
+// onBothTypes runs a test on a quorum queue and on a classic one, each on a broker's virtual host
+// of its own.
 func onBothTypes(t *testing.T, test func(t *testing.T, url string, c transport.Conn, queue string)) {
 	t.Helper()
 	for _, queueType := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
@@ -82,7 +83,8 @@ func next(t testing.TB, r transport.Receiver) transport.Delivery {
 	return nextN(t, r, 1)[0]
 }
 
-// awaitLoss returns when the receiver has lost its connection. The connection that sends may be lost earlier.
+// awaitLoss returns when the receiver has lost its connection. The connection that sends may be
+// lost earlier.
 func awaitLoss(t testing.TB, r transport.Receiver) {
 	t.Helper()
 	for ctx := within(t); ; {

@@ -45,7 +45,8 @@ type receiver struct {
 	phase     phase
 }
 
-// OpenReceiver returns a receiver of a queue that exists. Messages are delivered once the window is set.
+// OpenReceiver returns a receiver of a queue that exists. Messages are delivered once the window is
+// set.
 func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
 	if _, err := c.lookAt(ctx, opts.Queue); err != nil {
 		return nil, err
@@ -78,7 +79,8 @@ func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	}
 }
 
-// run opens a channel, serves it until it ends, and opens the next. It sends the result of the first attempt to first.
+// run opens a channel, serves it until it ends, and opens the next. It sends the result of the
+// first attempt to first.
 func (r *receiver) run(first chan<- error) {
 	defer r.forget()
 	pace := newPacer()
@@ -105,7 +107,8 @@ func (r *receiver) run(first chan<- error) {
 	}
 }
 
-// open opens a channel when both connections are open: handlers that cannot send would only use attempts up.
+// open opens a channel when both connections are open: handlers that cannot send would only use
+// attempts up.
 func (r *receiver) open(ctx context.Context) (*channel, error) {
 	var again repetition
 	for !r.stopped() {
@@ -150,8 +153,8 @@ func (r *receiver) forget() {
 	delete(r.conn.receivers, r)
 }
 
-// Listening implements [transport.Listener]: the broker has confirmed a consumer on the channel of now, and messages can be
-// sent.
+// Listening implements [transport.Listener]: the broker has confirmed a consumer on the channel of
+// now, and messages can be sent.
 func (r *receiver) Listening() bool {
 	r.mu.Lock()
 	ch := r.channel
@@ -192,8 +195,8 @@ func (r *receiver) count(n int) {
 	}
 }
 
-// take returns prefetched messages while messages can be sent: otherwise handlers would only use attempts up. With a
-// window of 1 it also returns the channel, whose prefetch has to pause.
+// take returns prefetched messages while messages can be sent: otherwise handlers would only use
+// attempts up. With a window of 1 it also returns the channel, whose prefetch has to pause.
 func (r *receiver) take(limit int) (ds []transport.Delivery, pausing *channel, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,7 +224,8 @@ func (r *receiver) take(limit int) (ds []transport.Delivery, pausing *channel, e
 	return ds, pausing, nil
 }
 
-// Window sets how many deliveries may be unsettled; 0 pauses. The broker gets the new number soon after.
+// Window sets how many deliveries may be unsettled; 0 pauses. The broker gets the new number soon
+// after.
 func (r *receiver) Window(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -230,8 +234,9 @@ func (r *receiver) Window(n int) {
 	signal(r.ready)
 }
 
-// limit returns the window and the phase. With a window of 1 the next message is asked for when Receive is called, and
-// not when the last one is settled: released without a handler, it would have used up an attempt.
+// limit returns the window and the phase. With a window of 1 the next message is asked for when
+// Receive is called, and not when the last one is settled: released without a handler, it would
+// have used up an attempt.
 func (r *receiver) limit() (int, phase) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -241,7 +246,8 @@ func (r *receiver) limit() (int, phase) {
 	return max(0, r.window), r.phase
 }
 
-// Drain implements [transport.Drainer]: before RabbitMQ 4.3, a released message has a higher delivery count.
+// Drain implements [transport.Drainer]: before RabbitMQ 4.3, a released message has a higher
+// delivery count.
 func (r *receiver) Drain(ctx context.Context, limit int) []transport.Delivery {
 	ch := r.enter(phaseDraining)
 	if ch == nil {
@@ -252,8 +258,8 @@ func (r *receiver) Drain(ctx context.Context, limit int) []transport.Delivery {
 	return ds
 }
 
-// Close releases the prefetched messages. The channel stays open until the deliveries that Receive has returned are
-// settled.
+// Close releases the prefetched messages. The channel stays open until the deliveries that Receive
+// has returned are settled.
 func (r *receiver) Close() error {
 	r.enter(phaseClosed)
 	return nil
@@ -269,7 +275,8 @@ func (r *receiver) enter(next phase) *channel {
 	return r.channel
 }
 
-// signal wakes the goroutine that waits for c, a channel with room for one value, now or when it waits next.
+// signal wakes the goroutine that waits for c, a channel with room for one value, now or when it
+// waits next.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -8,14 +8,14 @@ import (
 const (
 	// ackDelay is how long an acknowledgement waits for others.
 	ackDelay = time.Millisecond
-	// lateAck is how long one waits for an older delivery that is still being handled. After that it is written in a
-	// frame of its own, which costs the broker as much as a frame for many.
+	// lateAck is how long one waits for an older delivery that is still being handled. After that
+	// it is written in a frame of its own, which costs the broker as much as a frame for many.
 	lateAck = 20 * time.Millisecond
 )
 
-// acks collects acknowledgements so that one frame acknowledges many, "all up to this tag". That is safe only up to the
-// oldest delivery that is unsettled, so acks has all unsettled ones in the order of their tags. Guarded by the lock of
-// the channel.
+// acks collects acknowledgements so that one frame acknowledges many, "all up to this tag". That is
+// safe only up to the oldest delivery that is unsettled, so acks has all unsettled ones in the
+// order of their tags. Guarded by the lock of the channel.
 type acks struct {
 	settler
 
@@ -73,8 +73,8 @@ func (a *acks) remove(d *delivery) {
 	d.prev, d.next = nil, nil
 }
 
-// complete acknowledges a delivery: now if a large part of the window waits for it, because the broker delivers nothing
-// until then, and soon otherwise.
+// complete acknowledges a delivery: now if a large part of the window waits for it, because the
+// broker delivers nothing until then, and soon otherwise.
 func (a *acks) complete(d *delivery, now time.Time) error {
 	a.pending = append(a.pending, ack{d, now})
 	if a.worthwhile() {
@@ -89,8 +89,8 @@ func (a *acks) forget(d *delivery) {
 	a.pending = slices.DeleteFunc(a.pending, func(p ack) bool { return p.of == d })
 }
 
-// worthwhile reports whether a quarter of the window can be acknowledged with one frame. When pending acknowledgements
-// crowd the window, any number is worthwhile.
+// worthwhile reports whether a quarter of the window can be acknowledged with one frame. When
+// pending acknowledgements crowd the window, any number is worthwhile.
 func (a *acks) worthwhile() bool {
 	quarter := max(1, a.window/4)
 	switch {
@@ -133,8 +133,9 @@ func (a *acks) arm(d time.Duration) {
 	}
 }
 
-// flush acknowledges all pending ones below the oldest unsettled delivery with one frame, and one by one those that
-// have waited for it too long, or crowd the window, and all if it is held. After an error all are still pending.
+// flush acknowledges all pending ones below the oldest unsettled delivery with one frame, and one
+// by one those that have waited for it too long, or crowd the window, and all if it is held. After
+// an error all are still pending.
 func (a *acks) flush(now time.Time) error {
 	safe, alone := a.safe(), a.crowded() || a.oldest != nil && a.oldest.held
 	late := func(p ack) bool { return alone || now.Sub(p.since) >= lateAck }
@@ -160,8 +161,8 @@ func (a *acks) flush(now time.Time) error {
 	return nil
 }
 
-// safe returns the highest tag up to which all deliveries are settled. While a tag is missing, its delivery may still
-// arrive, and no tag is known to be safe.
+// safe returns the highest tag up to which all deliveries are settled. While a tag is missing, its
+// delivery may still arrive, and no tag is known to be safe.
 func (a *acks) safe() uint64 {
 	switch {
 	case a.seen != a.highest:

@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// ledger is a broker's view of a channel: it has the unacknowledged tags, and refuses requests for which RabbitMQ would
-// close the channel.
+// ledger is a broker's view of a channel: it has the unacknowledged tags, and refuses requests for
+// which RabbitMQ would close the channel.
 type ledger struct {
 	t       *testing.T
 	unacked map[uint64]bool
@@ -167,7 +167,8 @@ func TestNoMultipleAckBeyondAnOpenOne(t *testing.T) {
 	})
 }
 
-// With several consumers on a channel a tag may arrive late: it must not be acknowledged with others before.
+// With several consumers on a channel a tag may arrive late: it must not be acknowledged with
+// others before.
 func TestAMissingTagIsNotSweptAlong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, l, _ := newAcks(t, 2, 100)

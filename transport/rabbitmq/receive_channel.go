@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// channel is an AMQP channel of a receiver, from its opening to its end. Delivery tags are valid on their own channel
-// only, so a delivery keeps its channel and can never settle one of another.
+// channel is an AMQP channel of a receiver, from its opening to its end. Delivery tags are valid on
+// their own channel only, so a delivery keeps its channel and can never settle one of another.
 type channel struct {
 	receiver  *receiver
 	ch        *amqp.Channel
@@ -103,8 +103,8 @@ func (c *channel) work(ctx context.Context) error {
 	}
 }
 
-// fit has the consumers prefetch as much as the window allows and handlers need; last says that they are to end. It
-// reports whether to call it again soon.
+// fit has the consumers prefetch as much as the window allows and handlers need; last says that
+// they are to end. It reports whether to call it again soon.
 func (c *channel) fit(window int, last bool, now time.Time) (again bool, err error) {
 	c.mu.Lock()
 	plan := c.prefetch.plan(window, last, c.maxHold(), now)
@@ -189,7 +189,8 @@ func (c *channel) unapplied() time.Duration {
 	return c.acks.unapplied(time.Now())
 }
 
-// finish writes pending acknowledgements and ends the channel. The connection must stay open until they are applied.
+// finish writes pending acknowledgements and ends the channel. The connection must stay open until
+// they are applied.
 func (c *channel) finish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,8 +199,8 @@ func (c *channel) finish() {
 	c.endLocked(fmt.Errorf("%w: %w", transport.ErrClosed, transport.ErrLeaseLost))
 }
 
-// retire releases the prefetched messages, and reports whether everything is settled. It waits for the consumers to end
-// first: the broker would deliver the same messages to them again.
+// retire releases the prefetched messages, and reports whether everything is settled. It waits for
+// the consumers to end first: the broker would deliver the same messages to them again.
 func (c *channel) retire() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,8 +242,8 @@ func (c *channel) awaitIdle(ctx context.Context) {
 	}
 }
 
-// awaitPause ends a pause when the broker delivers nothing more. A consumer that is cancelled after its delivery was
-// settled may have the next one on its way, which the broker would count.
+// awaitPause ends a pause when the broker delivers nothing more. A consumer that is cancelled after
+// its delivery was settled may have the next one on its way, which the broker would count.
 func (c *channel) awaitPause() {
 	c.awaitIdle(context.Background())
 	c.mu.Lock()
@@ -281,9 +282,10 @@ func (c *channel) push(from *consumer, in *amqp.Delivery) {
 	}
 }
 
-// take returns up to limit of the waiting deliveries, and whether there are more. A smaller window is obeyed at once,
-// though the broker may still deliver by the former one. With a window of 1 the prefetch is to pause, unless the
-// consumers are still those of a larger one, which has delivered more already.
+// take returns up to limit of the waiting deliveries, and whether there are more. A smaller window
+// is obeyed at once, though the broker may still deliver by the former one. With a window of 1 the
+// prefetch is to pause, unless the consumers are still those of a larger one, which has delivered
+// more already.
 func (c *channel) take(limit, window int) (ds []transport.Delivery, more, pausing bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -310,7 +312,8 @@ func (c *channel) take(limit, window int) (ds []transport.Delivery, more, pausin
 	return ds, len(c.waiting) > 0, pausing
 }
 
-// inHandlers returns the number of deliveries that count against the window. It is called with mu held.
+// inHandlers returns the number of deliveries that count against the window. It is called with mu
+// held.
 func (c *channel) inHandlers() int { return c.acks.open - len(c.waiting) - c.prefetch.held }
 
 // hold takes a delivery out of the window. Called with mu held.
@@ -324,7 +327,8 @@ func (c *channel) hold(d *delivery) {
 	signal(c.receiver.adjust)
 }
 
-// settled records that a delivery is settled, and wakes the goroutines that this may concern. Called with mu held.
+// settled records that a delivery is settled, and wakes the goroutines that this may concern.
+// Called with mu held.
 func (c *channel) settled(d *delivery, state settlement) {
 	d.state = state
 	c.acks.remove(d)
@@ -347,8 +351,8 @@ func (c *channel) settled(d *delivery, state settlement) {
 	}
 }
 
-// releaseExcess releases the messages that are prefetched beyond the window. It waits for the consumers to end: the
-// broker would deliver the same messages to them again. Called with mu held.
+// releaseExcess releases the messages that are prefetched beyond the window. It waits for the
+// consumers to end: the broker would deliver the same messages to them again. Called with mu held.
 func (c *channel) releaseExcess(window int, now time.Time) {
 	if c.prefetch.idle() {
 		room, grace := window-c.inHandlers(), c.receiver.conn.grace()
@@ -356,7 +360,8 @@ func (c *channel) releaseExcess(window int, now time.Time) {
 	}
 }
 
-// release returns the prefetched messages to the queue that pick selects by their index. Called with mu held.
+// release returns the prefetched messages to the queue that pick selects by their index. Called
+// with mu held.
 func (c *channel) release(pick func(int, *delivery) bool) {
 	kept := c.waiting[:0]
 	for i, d := range c.waiting {

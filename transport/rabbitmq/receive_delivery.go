@@ -49,8 +49,8 @@ func (d *delivery) Message() *transport.Message { return &d.message }
 
 func (d *delivery) Attempt() transport.Attempt { return d.attempt }
 
-// Complete acknowledges the message. The acknowledgement is written at once, or with others within milliseconds; if the
-// connection is lost by then, the message is redelivered.
+// Complete acknowledges the message. The acknowledgement is written at once, or with others within
+// milliseconds; if the connection is lost by then, the message is redelivered.
 func (d *delivery) Complete(context.Context) error {
 	first := d.channel.receiver.completesFirst
 	err := d.settle(func(a *acks) error {
@@ -78,8 +78,8 @@ func (d *delivery) Release(context.Context) error {
 	return d.settle(func(a *acks) error { return a.requeue(d.tag) })
 }
 
-// Hold implements [transport.Holder]. The broker counts the message against the prefetch of its consumer, so the channel
-// prefetches others in the place of held ones.
+// Hold implements [transport.Holder]. The broker counts the message against the prefetch of its
+// consumer, so the channel prefetches others in the place of held ones.
 func (d *delivery) Hold() (until time.Time) {
 	c := d.channel
 	c.mu.Lock()

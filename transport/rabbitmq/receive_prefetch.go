@@ -19,7 +19,8 @@ const (
 	unsafeAfter = 10 * time.Second
 	// fullTarget is the largest window that is prefetched whole from the start.
 	fullTarget = 32
-	// fast is the time within which handlers have to take as many messages as the target for it to grow.
+	// fast is the time within which handlers have to take as many messages as the target for it to
+	// grow.
 	fast = time.Second
 	// leastExtra is the least number of messages that are prefetched in the place of held ones.
 	leastExtra = 8
@@ -27,13 +28,15 @@ const (
 	calm = 30 * time.Second
 )
 
-// prefetch holds the consumers of a channel and decides how many messages the broker may deliver through them before a
-// handler is free. Prefetched messages are invisible to other instances, and before RabbitMQ 4.3 each is redelivered
-// with a higher delivery count when this process ends or releases it. Fast handlers still need a large prefetch.
+// prefetch holds the consumers of a channel and decides how many messages the broker may deliver
+// through them before a handler is free. Prefetched messages are invisible to other instances, and
+// before RabbitMQ 4.3 each is redelivered with a higher delivery count when this process ends or
+// releases it. Fast handlers still need a large prefetch.
 //
-// The target is how much of the window is prefetched. It doubles when handlers run out of messages, either with most of
-// the target prefetched or in handlers, or because they take that many within a second. It falls back when that is
-// over. It is smaller where messages would wait so long that the broker requeues them.
+// The target is how much of the window is prefetched. It doubles when handlers run out of messages,
+// either with most of the target prefetched or in handlers, or because they take that many within a
+// second. It falls back when that is over. It is smaller where messages would wait so long that the
+// broker requeues them.
 //
 // It is guarded by the lock of the channel.
 type prefetch struct {
@@ -57,8 +60,8 @@ type prefetch struct {
 	closing   bool        // no consumer is to start any more
 }
 
-// consumer is a share of the prefetch. The broker fixes the prefetch count of a consumer when it starts, so a larger
-// prefetch takes another consumer.
+// consumer is a share of the prefetch. The broker fixes the prefetch count of a consumer when it
+// starts, so a larger prefetch takes another consumer.
 type consumer struct {
 	tag       string // is unique within a channel and names the queue, for lossReason and the tools of the broker
 	share     int
@@ -67,9 +70,9 @@ type consumer struct {
 	drained   bool // it gets no more deliveries
 }
 
-// grace returns how long messages beyond a smaller window are kept, because the window may soon be as large again.
-// After that they are released for other instances, and because the broker would requeue them in the end, with all
-// messages that are in handlers.
+// grace returns how long messages beyond a smaller window are kept, because the window may soon be
+// as large again. After that they are released for other instances, and because the broker would
+// requeue them in the end, with all messages that are in handlers.
 func (c *conn) grace() time.Duration {
 	if c.limits.FreeRelease {
 		return 0
@@ -85,8 +88,9 @@ type plan struct {
 	again  bool        // more are to be cancelled later
 }
 
-// plan returns how many messages of a window to prefetch, and the consumers to be cancelled for that; last says that
-// none is to start any more. The broker requeues messages that are unsettled for maxHold; 0 is never.
+// plan returns how many messages of a window to prefetch, and the consumers to be cancelled for
+// that; last says that none is to start any more. The broker requeues messages that are unsettled
+// for maxHold; 0 is never.
 func (p *prefetch) plan(window int, last bool, maxHold time.Duration, now time.Time) (out plan) {
 	if p.closing = p.closing || last; !p.closing && p.pauses == 0 {
 		out.target = p.target(min(window, maxTarget), maxHold, now)
@@ -101,8 +105,9 @@ func (p *prefetch) plan(window int, last bool, maxHold time.Duration, now time.T
 // total is the sum of the shares that the plan asks for.
 func (p *plan) total() int { return p.target + p.extra }
 
-// instead returns how many messages to prefetch in the place of held ones: a power of two, because another number takes
-// another consumer. It falls to a quarter at once. A window of one asks for one message at a time, by a consumer of its own.
+// instead returns how many messages to prefetch in the place of held ones: a power of two, because
+// another number takes another consumer. It falls to a quarter at once. A window of one asks for
+// one message at a time, by a consumer of its own.
 func (p *prefetch) instead(window int) int {
 	if window == 1 {
 		return p.held
@@ -133,7 +138,8 @@ func (p *prefetch) target(n int, maxHold time.Duration, now time.Time) int {
 	return min(n, p.size, p.inTime(maxHold))
 }
 
-// inTime returns how many messages are handled within half of maxHold, rounded down to a power of two, and at least 1.
+// inTime returns how many messages are handled within half of maxHold, rounded down to a power of
+// two, and at least 1.
 func (p *prefetch) inTime(maxHold time.Duration) int {
 	if maxHold <= 0 || p.handling <= 0 {
 		return maxTarget
@@ -142,7 +148,8 @@ func (p *prefetch) inTime(maxHold time.Duration) int {
 	return 1 << (bits.Len64(uint64(n)) - 1)
 }
 
-// excess removes the consumers to be cancelled before the shares can add up to n, and reports whether others are left.
+// excess removes the consumers to be cancelled before the shares can add up to n, and reports
+// whether others are left.
 func (p *prefetch) excess(n int, now time.Time) (cancel []*consumer, again bool) {
 	total := p.shares()
 	if total <= n {
@@ -163,9 +170,10 @@ func (p *prefetch) excess(n int, now time.Time) (cancel []*consumer, again bool)
 	return cancel, false
 }
 
-// mayCancel reports whether the consumers, which have the given shares, can be cancelled. A quorum queue requeues
-// messages that are on their way to a cancelled consumer, and before RabbitMQ 4.3 that counts. No message is on its way
-// when as many have arrived as the broker may deliver. A prefetch of one pauses between messages, at once.
+// mayCancel reports whether the consumers, which have the given shares, can be cancelled. A quorum
+// queue requeues messages that are on their way to a cancelled consumer, and before RabbitMQ 4.3
+// that counts. No message is on its way when as many have arrived as the broker may deliver. A
+// prefetch of one pauses between messages, at once.
 func (p *prefetch) mayCancel(shares int, now time.Time) bool {
 	if p.narrow.IsZero() {
 		p.narrow = now
@@ -192,8 +200,8 @@ func (p *prefetch) shares() int {
 	return total
 }
 
-// next returns a consumer to start so that the shares add up to n: nil for none. Unsettled deliveries of cancelled
-// consumers count. Small shares are not worth a consumer.
+// next returns a consumer to start so that the shares add up to n: nil for none. Unsettled
+// deliveries of cancelled consumers count. Small shares are not worth a consumer.
 func (p *prefetch) next(n int, queue string) *consumer {
 	held := 0
 	p.leaving = slices.DeleteFunc(p.leaving, func(c *consumer) bool { return c.drained && c.open == 0 })
@@ -215,8 +223,8 @@ func (p *prefetch) next(n int, queue string) *consumer {
 	return c
 }
 
-// take records that handlers took n messages. Where they wanted more, held messages are prefetched or in handlers; it
-// reports whether to ask the broker for more.
+// take records that handlers took n messages. Where they wanted more, held messages are prefetched
+// or in handlers; it reports whether to ask the broker for more.
 func (p *prefetch) take(n int, wanted bool, held, window int, now time.Time) bool {
 	if now.Sub(p.since) > fast {
 		p.since, p.taken = now, 0
@@ -234,8 +242,8 @@ func (p *prefetch) take(n int, wanted bool, held, window int, now time.Time) boo
 	return p.grow
 }
 
-// settle records that a delivery is settled, with the time that it was in a handler, 0 for never, and how many others
-// are. It reports whether a consumer may start in the place of a cancelled one.
+// settle records that a delivery is settled, with the time that it was in a handler, 0 for never,
+// and how many others are. It reports whether a consumer may start in the place of a cancelled one.
 func (p *prefetch) settle(c *consumer, handling time.Duration, others int) bool {
 	c.open--
 	if sample := handling / time.Duration(max(others, 0)+1); p.handling == 0 {

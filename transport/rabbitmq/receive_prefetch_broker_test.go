@@ -95,8 +95,8 @@ func TestExcessOfASmallerWindowIsReleasedInTime(t *testing.T) {
 	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
 		t.Run(string(kind), func(t *testing.T) {
 			url := brokertest.RabbitMQ(t)
-			// The driver waits for deliveries on their way for a tenth of the time-out only. On a busy machine they are later,
-			// and are delivered twice.
+			// The driver waits for deliveries on their way for a tenth of the time-out only. On a
+			// busy machine they are later, and are delivered twice.
 			brokertest.Longer(t, time.Second, func(timeout time.Duration) error { return excessIsReleased(t, url, kind, timeout) })
 		})
 	}

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// sharing returns a prefetch with consumers of the given shares, of which open deliveries are unsettled.
+// sharing returns a prefetch with consumers of the given shares, of which open deliveries are
+// unsettled.
 func sharing(open int, shares ...int) *prefetch {
 	p := &prefetch{grace: 3 * time.Minute}
 	for _, share := range shares {
@@ -91,8 +92,8 @@ func TestAWindowBeyondWhatConsumersTakeLeavesThemAlone(t *testing.T) {
 	}
 }
 
-// Old deliveries take less of the target than the part that may be missing when it grows: otherwise free handlers would
-// wait for slow ones.
+// Old deliveries take less of the target than the part that may be missing when it grows: otherwise
+// free handlers would wait for slow ones.
 func TestTheLastOldDeliveryHoldsUpNoOther(t *testing.T) {
 	const window, held = 1200, 200
 	for left := held; left > 0; left-- {
@@ -211,7 +212,8 @@ func TestALittleMoreIsAskedForAtOnce(t *testing.T) {
 	}
 }
 
-// Held messages are prefetched for, in powers of two, so that few consumers start; the target is as it was.
+// Held messages are prefetched for, in powers of two, so that few consumers start; the target is as
+// it was.
 func TestHeldMessagesAreMadeUpFor(t *testing.T) {
 	p, now := sharing(0), time.Now()
 	started := 0

@@ -12,18 +12,19 @@ import (
 // maxRedelivered bounds how many messages are remembered.
 const maxRedelivered = 1000
 
-// redelivered remembers the messages that were unsettled when their channel was lost, until they are redelivered. A
-// message that has been completed in the meantime lacks only its acknowledgement, and need not be handled again. That
-// is best effort: another process may receive the message. Messages that are completed before they are handled are
-// not remembered when that failed, for they were not handled.
+// redelivered remembers the messages that were unsettled when their channel was lost, until they
+// are redelivered. A message that has been completed in the meantime lacks only its
+// acknowledgement, and need not be handled again. That is best effort: another process may receive
+// the message. Messages that are completed before they are handled are not remembered when that
+// failed, for they were not handled.
 type redelivered struct {
 	mu        sync.Mutex // guards the fields below
 	completed map[identity]bool
 	order     []identity // oldest first; some may be missing in completed
 }
 
-// identity tells a message from its copies, which have the same id: a retry, and a message that was returned from the
-// error queue, have other headers.
+// identity tells a message from its copies, which have the same id: a retry, and a message that was
+// returned from the error queue, have other headers.
 type identity [sha256.Size]byte
 
 func identityOf(queue string, m *transport.Message) identity {
@@ -52,8 +53,8 @@ func (c *channel) remember() {
 	}
 }
 
-// remember records a lost delivery. One without an id of its own is left out: another message may have the same
-// content, and would be acknowledged in its place when it is retried.
+// remember records a lost delivery. One without an id of its own is left out: another message may
+// have the same content, and would be acknowledged in its place when it is retried.
 func (r *receiver) remember(d *delivery, completed bool) {
 	if !d.unnamed {
 		r.conn.redelivered.add(r.queue, &d.message, completed)

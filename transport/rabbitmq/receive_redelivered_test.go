@@ -52,8 +52,8 @@ func TestCompletedBeforeALostConnection(t *testing.T) {
 	}
 }
 
-// Two messages of another producer have no id and the same content: the second is not acknowledged in place of the
-// first when it is redelivered after a failure.
+// Two messages of another producer have no id and the same content: the second is not acknowledged
+// in place of the first when it is redelivered after a failure.
 func TestACompletedMessageIsNoOtherOfTheSameContent(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.RabbitMQ(t)

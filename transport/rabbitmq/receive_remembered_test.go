@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// lostChannel returns a channel on which nothing can be acknowledged any more, with the unsettled deliveries "m-1" to
-// "m-n".
+// lostChannel returns a channel on which nothing can be acknowledged any more, with the unsettled
+// deliveries "m-1" to "m-n".
 func lostChannel(n int) (*channel, []*delivery) {
 	s := &channel{receiver: &receiver{conn: &conn{}, queue: "orders", adjust: make(chan struct{}, 1)}, ch: &amqp.Channel{}}
 	s.idled.L = &s.mu
@@ -118,7 +118,8 @@ func (l *late) Ack(tag uint64, multiple bool) error {
 	return l.ledger.Ack(tag, multiple)
 }
 
-// Each message whose Complete succeeded is acknowledged, also at the moment at which the connection is closed.
+// Each message whose Complete succeeded is acknowledged, also at the moment at which the connection
+// is closed.
 func TestNoAckIsLostWhenTheConnectionIsClosed(t *testing.T) {
 	s, ds := lostChannel(2)
 	l := &late{ledger: &ledger{t: t, unacked: map[uint64]bool{1: true, 2: true}}}

@@ -7,18 +7,21 @@ import (
 )
 
 const (
-	// sentAhead is a number of frames that RabbitMQ certainly passes on to a quorum queue. The broker's limit is 32
-	// (quorum_commands_soft_limit), for all commands of a channel.
+	// sentAhead is a number of frames that RabbitMQ certainly passes on to a quorum queue. The
+	// broker's limit is 32 (quorum_commands_soft_limit), for all commands of a channel.
 	sentAhead = 16
-	// appliedWithin is the time in which a quorum queue has applied what RabbitMQ passed on. No answer says when.
+	// appliedWithin is the time in which a quorum queue has applied what RabbitMQ passed on. No
+	// answer says when.
 	appliedWithin = 500 * time.Millisecond
 )
 
-// A settler settles messages on a channel, and knows whether the broker may not have applied the settlements yet.
+// A settler settles messages on a channel, and knows whether the broker may not have applied the
+// settlements yet.
 //
-// RabbitMQ passes a limited number of settlements on to a quorum queue, and waits until they are in the Raft log. Further
-// ones stay in the process of the channel (rabbit_fifo_client.erl, RabbitMQ 3.8 to 4.2). If the channel is closed meanwhile,
-// the broker forgets these settlements and delivers their messages again.
+// RabbitMQ passes a limited number of settlements on to a quorum queue, and waits until they are in
+// the Raft log. Further ones stay in the process of the channel (rabbit_fifo_client.erl, RabbitMQ
+// 3.8 to 4.2). If the channel is closed meanwhile, the broker forgets these settlements and
+// delivers their messages again.
 //
 // A settler is guarded by the lock of its channel.
 type settler struct {

@@ -231,9 +231,9 @@ func TestCompletionsInAnyOrderAreAllAcknowledged(t *testing.T) {
 	waitEmpty(t, c, url, queue)
 }
 
-// No acknowledgement waits for an older delivery that is still in flight.
-// The window is full except for one completed message: the next is delivered only when the acknowledgement has
-// reached the broker.
+// No acknowledgement waits for an older delivery that is still in flight. The window is full except
+// for one completed message: the next is delivered only when the acknowledgement has reached the
+// broker.
 func TestAckWaitsForNoOlderDelivery(t *testing.T) {
 	t.Parallel()
 	c := open(t, brokertest.RabbitMQ(t), nil)

@@ -10,10 +10,12 @@ import (
 type timeout int
 
 const (
-	// The zero value: the broker closes the channel and requeues all its messages. That counts for each.
+	// The zero value: the broker closes the channel and requeues all its messages. That counts for
+	// each.
 	_ timeout = iota
-	// timeoutOfMessage: from 4.3 quorum queues requeue the message without counting it, and cancel the consumer. The
-	// driver asks for more time than it needs and requeues the message before: that counts, and the others stay.
+	// timeoutOfMessage: from 4.3 quorum queues requeue the message without counting it, and cancel
+	// the consumer. The driver asks for more time than it needs and requeues the message before:
+	// that counts, and the others stay.
 	timeoutOfMessage
 	// timeoutNever: from 4.3 classic queues wait.
 	timeoutNever
@@ -30,8 +32,8 @@ func (c *channel) maxHold() time.Duration {
 	return c.receiver.conn.maxHold
 }
 
-// watchTimeouts warns of deliveries that have been unsettled for 80 % of the time allowed, and requeues those in time
-// that the broker would requeue without counting.
+// watchTimeouts warns of deliveries that have been unsettled for 80 % of the time allowed, and
+// requeues those in time that the broker would requeue without counting.
 func (c *channel) watchTimeouts(ctx context.Context, now time.Time) {
 	if c.receiver.timeout == timeoutNever {
 		return
@@ -43,9 +45,9 @@ func (c *channel) watchTimeouts(ctx context.Context, now time.Time) {
 	}
 }
 
-// unsettledLong returns the deliveries to be warned of. It releases prefetched messages that have waited for 70 % of
-// the time after which the broker requeues the messages of the channel. Before RabbitMQ 4.3 that counts for these, and
-// not for those in handlers.
+// unsettledLong returns the deliveries to be warned of. It releases prefetched messages that have
+// waited for 70 % of the time after which the broker requeues the messages of the channel. Before
+// RabbitMQ 4.3 that counts for these, and not for those in handlers.
 func (c *channel) unsettledLong(now time.Time) (warn []*delivery) {
 	maxHold := c.receiver.conn.maxHold
 	c.mu.Lock()
@@ -65,7 +67,8 @@ func (c *channel) unsettledLong(now time.Time) (warn []*delivery) {
 	return warn
 }
 
-// requeueTimedOut requeues a delivery. One that Receive has returned has used its attempt up. Called with mu held.
+// requeueTimedOut requeues a delivery. One that Receive has returned has used its attempt up.
+// Called with mu held.
 func (c *channel) requeueTimedOut(d *delivery) {
 	c.settled(d, stateTimedOut)
 	// When the requeueing fails, the channel is lost and the message is redelivered.

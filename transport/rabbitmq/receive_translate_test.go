@@ -8,7 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Translate is not called by the goroutines that receive: a message for which it hangs would hold up all others.
+// Translate is not called by the goroutines that receive: a message for which it hangs would hold
+// up all others.
 func TestTranslateIsLeftToTheEndpoint(t *testing.T) {
 	called := false
 	c, _ := lostChannel(0)

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A process that stops between two messages gives nothing back that it has not asked for: before RabbitMQ
-// 4.3 that would count as an attempt.
+// A process that stops between two messages gives nothing back that it has not asked for: before
+// RabbitMQ 4.3 that would count as an attempt.
 func TestAWindowOfOnePrefetchesNothing(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

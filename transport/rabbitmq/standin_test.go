@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// standIn is a broker for a conn's sends. It confirms each message at once, except those for silent queues.
+// standIn is a broker for a conn's sends. It confirms each message at once, except those for silent
+// queues.
 type standIn struct {
 	url string
 	// published has the queue of each message that arrives on a channel with confirms, in order.
@@ -85,7 +86,8 @@ func (b *standIn) wait(t *testing.T, queue string, n int) {
 	}
 }
 
-// release ends the silence of a queue, and answers its first n messages. Unroutable ones are returned before.
+// release ends the silence of a queue, and answers its first n messages. Unroutable ones are
+// returned before.
 func (b *standIn) release(queue string, n int, unroutable bool) {
 	b.mu.Lock()
 	var answered []keptPublish
@@ -223,7 +225,8 @@ func (c *standInConn) publish(channel uint16, payload []byte) bool {
 // anyChannel is for next.
 const anyChannel = -1
 
-// next returns the next frame of a channel. Frames of other channels between the frames of a publish are kept.
+// next returns the next frame of a channel. Frames of other channels between the frames of a
+// publish are kept.
 func (c *standInConn) next(channel int) (kind byte, of uint16, payload []byte, err error) {
 	for i, f := range c.later {
 		if channel == anyChannel || int(f.of) == channel {

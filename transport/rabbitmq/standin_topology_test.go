@@ -7,14 +7,15 @@ import (
 	"sync"
 )
 
-// standInTopology has the exchanges, the queues and the bindings of a standIn. It counts the messages of a queue.
+// standInTopology has the exchanges, the queues and the bindings of a standIn. It counts the
+// messages of a queue.
 type standInTopology struct {
 	mu        sync.Mutex // guards the rest
 	exchanges map[string]string
 	queues    map[string]int
 	bindings  []standInBinding
-	// refuse returns the reply to a request, a method of AMQP with the name of a queue or an exchange, and the text. A code
-	// of 0 accepts the request.
+	// refuse returns the reply to a request, a method of AMQP with the name of a queue or an
+	// exchange, and the text. A code of 0 accepts the request.
 	refuse func(method uint32, name string) (code uint16, text string)
 }
 
@@ -121,7 +122,8 @@ func (s *standInTopology) answer(c *standInConn, channel uint16, payload []byte)
 	return true
 }
 
-// refuse closes the channel, or for a hard error the connection, as RabbitMQ does. It reports whether the connection lives.
+// refuse closes the channel, or for a hard error the connection, as RabbitMQ does. It reports
+// whether the connection lives.
 func (c *standInConn) refuse(channel, code uint16, text string, class, id uint16) bool {
 	out := append(binary.BigEndian.AppendUint16(nil, code), byte(len(text)))
 	out = append(out, text...)

@@ -12,13 +12,13 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// topology is the way of published messages to the queues that subscribed to their types. A send addresses a queue by
-// its name in any topology.
+// topology is the way of published messages to the queues that subscribed to their types. A send
+// addresses a queue by its name in any topology.
 type topology interface {
 	// address returns the exchange and the key that a message of these types is published with.
 	address(types []string) (exchange, key string)
-	// forQueue returns the exchanges of a queue. forTypes returns those for publishing the first of types, that of the
-	// first before all others; the others are its base types.
+	// forQueue returns the exchanges of a queue. forTypes returns those for publishing the first of
+	// types, that of the first before all others; the others are its base types.
 	forQueue(name string) []part
 	forTypes(types []string) []part
 	// former returns the exchange of a type in older versions; "" if it has not changed.
@@ -41,9 +41,10 @@ type schema struct {
 	checked     sync.Map // the queues whose delivery limit was checked since the connection was opened, by name
 }
 
-// Install implements [transport.Installer]: it declares the queues of the plan, the exchanges of the topology, and the
-// queues in which delayed messages wait. A queue that exists with other arguments is used as it is and logged. Where
-// [Transport].DeliveryLimit is [None] and the broker has a limit of its own, it sets the policies that lift that.
+// Install implements [transport.Installer]: it declares the queues of the plan, the exchanges of
+// the topology, and the queues in which delayed messages wait. A queue that exists with other
+// arguments is used as it is and logged. Where [Transport].DeliveryLimit is [None] and the broker
+// has a limit of its own, it sets the policies that lift that.
 func (c *schema) Install(ctx context.Context, plan transport.Plan) error {
 	return advised(c.install(ctx, plan))
 }
@@ -99,7 +100,8 @@ func (c *schema) installQueue(ctx context.Context, q transport.Queue) error {
 	return c.onChannel(ctx, declareAll(c.topology.forQueue(q.Name)))
 }
 
-// useAsItIs logs how a queue differs from the plan. A stream is refused: it keeps messages that are acknowledged.
+// useAsItIs logs how a queue differs from the plan. A stream is refused: it keeps messages that are
+// acknowledged.
 func (c *schema) useAsItIs(ctx context.Context, queue part) error {
 	findings, err := c.compare(ctx, []part{queue})
 	if err != nil || len(findings) == 0 {
@@ -167,7 +169,8 @@ func (c *schema) declareTypes(types []string) func(*amqp.Channel) error {
 	return declareAll(c.topology.forTypes(types))
 }
 
-// ensureTypes is declareTypes. Without the right to declare, the exchange of the first type has to exist.
+// ensureTypes is declareTypes. Without the right to declare, the exchange of the first type has to
+// exist.
 func (c *schema) ensureTypes(ctx context.Context, types []string) error {
 	refused := c.onChannel(ctx, c.declareTypes(types))
 	if refused == nil {
@@ -182,8 +185,8 @@ func (c *schema) ensureTypes(ctx context.Context, types []string) error {
 	return nil
 }
 
-// ensureType declares the exchanges of types, which are published to a place, unless this sender has done so, or the
-// broker has just refused to.
+// ensureType declares the exchanges of types, which are published to a place, unless this sender
+// has done so, or the broker has just refused to.
 func (b *batch) ensureType(ctx context.Context, place route, types []string) error {
 	c, s := b.conn, b.sender
 	if s.hasDeclared(types) {

@@ -6,13 +6,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// conventional is the topology of fanout exchanges: one for each type, to which its messages are published and which is
-// bound to those of its base types, and one for each queue, which a subscription binds to that of a type.
+// conventional is the topology of fanout exchanges: one for each type, to which its messages are
+// published and which is bound to those of its base types, and one for each queue, which a
+// subscription binds to that of a type.
 type conventional struct{}
 
-// typeExchange returns the exchange of a type as NServiceBus names it: "Namespace:Name". The namespace of a nested type,
-// "Namespace.Outer+Name", is that of its outermost type, and the arguments of a generic type, "Namespace.Name`1[[...]]",
-// are not part of the name.
+// typeExchange returns the exchange of a type as NServiceBus names it: "Namespace:Name". The
+// namespace of a nested type, "Namespace.Outer+Name", is that of its outermost type, and the
+// arguments of a generic type, "Namespace.Name`1[[...]]", are not part of the name.
 func typeExchange(name string) string {
 	name, _, _ = strings.Cut(name, "[")
 	outermost, _, _ := strings.Cut(name, "+")
@@ -23,8 +24,8 @@ func typeExchange(name string) string {
 	return namespace + ":" + name[strings.LastIndexByte(name, '.')+1:]
 }
 
-// formerExchange returns the exchange of a type as older versions of this package named it, and "" where the name is the
-// same.
+// formerExchange returns the exchange of a type as older versions of this package named it, and ""
+// where the name is the same.
 func formerExchange(name string) string {
 	former := name
 	plain, _, _ := strings.Cut(name, "[")
@@ -45,8 +46,8 @@ func (conventional) forQueue(name string) []part {
 	return []part{{name: name, exchange: amqp.ExchangeFanout, bind: bindQueue(name, "", name)}}
 }
 
-// forTypes binds the exchanges of base types directly to that of the type: the broker delivers one copy to a queue,
-// over however many bindings.
+// forTypes binds the exchanges of base types directly to that of the type: the broker delivers one
+// copy to a queue, over however many bindings.
 func (conventional) forTypes(types []string) (parts []part) {
 	for i, name := range types {
 		p := part{name: typeExchange(name), exchange: amqp.ExchangeFanout}

@@ -17,16 +17,17 @@ import (
 const (
 	defaultDeliveryLimit = 100
 	deadLettersSuffix    = ".dead-letters"
-	// deadLettersAtOnce is how many dead letters are moved at once. Each waits for the broker to confirm its copy, and
-	// one that the error queue refuses must not delay the others.
+	// deadLettersAtOnce is how many dead letters are moved at once. Each waits for the broker to
+	// confirm its copy, and one that the error queue refuses must not delay the others.
 	deadLettersAtOnce = 8
-	// expiredReason is the reason in x-death of a message that was longer in its queue than its time to live.
+	// expiredReason is the reason in x-death of a message that was longer in its queue than its
+	// time to live.
 	expiredReason = "expired"
 )
 
-// deadLetters is the dead-letter queue of an endpoint: for messages that returned to one of its own quorum queues
-// more often than the delivery limit, which the broker would drop otherwise. The endpoint's own attempts end long
-// before.
+// deadLetters is the dead-letter queue of an endpoint: for messages that returned to one of its own
+// quorum queues more often than the delivery limit, which the broker would drop otherwise. The
+// endpoint's own attempts end long before.
 type deadLetters struct {
 	queue string // "" where the endpoint has no name
 	limit int    // 0: queues are declared with their type alone
@@ -54,7 +55,8 @@ func (c *schema) queuePart(q transport.Queue) part {
 	return part{name: q.Name, args: c.arguments(q), received: c.isQuorum(q) && (c.isBare() || !q.Shared)}
 }
 
-// arguments returns the arguments of a queue. Shared queues are declared as NServiceBus declares them.
+// arguments returns the arguments of a queue. Shared queues are declared as NServiceBus declares
+// them.
 func (c *schema) arguments(q transport.Queue) amqp.Table {
 	if !c.isQuorum(q) {
 		return nil
@@ -94,13 +96,14 @@ func (c *schema) installDeadLetters(ctx context.Context, queues []transport.Queu
 	return nil
 }
 
-// part returns the dead-letter queue. It has none itself, and so the highest limit; from 4.0 the default limit is 20.
+// part returns the dead-letter queue. It has none itself, and so the highest limit; from 4.0 the
+// default limit is 20.
 func (d deadLetters) part() part {
 	return part{name: d.queue, args: amqp.Table{"x-queue-type": string(Quorum), "x-delivery-limit": math.MaxInt32}}
 }
 
-// Satellites implements [transport.Satellites]: it returns the dead-letter queue if that exists. Without a delivery
-// limit it may exist too: for queues that were created with one.
+// Satellites implements [transport.Satellites]: it returns the dead-letter queue if that exists.
+// Without a delivery limit it may exist too: for queues that were created with one.
 func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	if c.deadLetters.queue == "" {
 		return nil, nil
@@ -121,9 +124,11 @@ func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	return nil, nil
 }
 
-// deadLettered returns why the broker has dead-lettered a message. An expired one is dropped, as its sender asked.
+// deadLettered returns why the broker has dead-lettered a message. An expired one is dropped, as
+// its sender asked.
 func deadLettered(_ context.Context, m *transport.Message) ([]transport.Operation, error) {
-	// Without a readable entry the reason is unknown, and the message is moved to the error queue all the same.
+	// Without a readable entry the reason is unknown, and the message is moved to the error queue
+	// all the same.
 	d := lastDeath(m)
 	if d.Reason == expiredReason {
 		return nil, nil

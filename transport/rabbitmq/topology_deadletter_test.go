@@ -195,8 +195,8 @@ func openLogged(t *testing.T, tr *rabbitmq.Transport) (transport.Conn, *lockedBu
 	return c, logs
 }
 
-// Without a delivery limit, older dead letters are received.
-// An endpoint whose queues were created with a limit, and which has none now, receives what the broker has moved.
+// Without a delivery limit, older dead letters are received. An endpoint whose queues were created
+// with a limit, and which has none now, receives what the broker has moved.
 func TestNoLimitOlderDeadLetters(t *testing.T) {
 	t.Parallel()
 	url := brokertest.RabbitMQ(t)

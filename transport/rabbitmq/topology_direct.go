@@ -7,8 +7,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// direct is the topology of one topic exchange. The routing key of a message has the names of its types, the most
-// general first, and a subscription to a type matches the keys with its name in them.
+// direct is the topology of one topic exchange. The routing key of a message has the names of its
+// types, the most general first, and a subscription to a type matches the keys with its name in
+// them.
 type direct struct{ exchange string }
 
 const defaultTopicExchange = "amq.topic"
@@ -42,6 +43,6 @@ func (d direct) unsubscribe(ch *amqp.Channel, queue, name string) error {
 	return ch.QueueUnbind(queue, pattern(name), d.exchange, nil)
 }
 
-// pattern returns a binding key that matches a type and the types with that base type. NServiceBus binds the whole
-// key of a type instead, for which the base types have to be known.
+// pattern returns a binding key that matches a type and the types with that base type. NServiceBus
+// binds the whole key of a type instead, for which the base types have to be known.
 func pattern(name string) string { return "#." + word(name) + ".#" }

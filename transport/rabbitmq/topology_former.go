@@ -6,9 +6,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// The exchanges of nested types, of generic types and of types without a namespace had other names in older versions. While
-// instances of older versions, and the bindings that they have made, exist, each event has to reach the subscribers at both
-// exchanges once, whichever exchange its publisher uses:
+// The exchanges of nested types, of generic types and of types without a namespace had other names
+// in older versions. While instances of older versions, and the bindings that they have made,
+// exist, each event has to reach the subscribers at both exchanges once, whichever exchange its
+// publisher uses:
 //
 //   - An older publisher uses the former exchange. The subscribers of this version, and those of NServiceBus, are bound to
 //     the present exchange: hence former → present.
@@ -19,8 +20,9 @@ import (
 //   - A delayed publish of an older version is routed to the former exchange when it is due, and the two bindings apply
 //     then. A delayed publish of this version is routed to the present one.
 //
-// The two bindings are a cycle, and a subscriber that was upgraded is bound to both exchanges. RabbitMQ visits each exchange
-// once for each message, and gives each queue one copy over however many bindings, hence nothing is doubled.
+// The two bindings are a cycle, and a subscriber that was upgraded is bound to both exchanges.
+// RabbitMQ visits each exchange once for each message, and gives each queue one copy over however
+// many bindings, hence nothing is doubled.
 //
 // Two conditions limit the bindings:
 //
@@ -73,8 +75,8 @@ func (c *schema) installFormer(ctx context.Context, types []string) error {
 	return nil
 }
 
-// unsubscribeFormer removes the binding of a queue that an older version has made. The present exchange alone does not end
-// the subscription: bindFormer brings its events to the former one.
+// unsubscribeFormer removes the binding of a queue that an older version has made. The present
+// exchange alone does not end the subscription: bindFormer brings its events to the former one.
 func (c *schema) unsubscribeFormer(ctx context.Context, queue, name string) error {
 	former, err := c.findFormer(ctx, name)
 	if err != nil || former == "" {
@@ -90,8 +92,8 @@ func (c *schema) unsubscribeFormer(ctx context.Context, queue, name string) erro
 	return err
 }
 
-// findFormer returns the former exchange of a type. It returns "" if the name has not changed, or the exchange does not
-// exist.
+// findFormer returns the former exchange of a type. It returns "" if the name has not changed, or
+// the exchange does not exist.
 func (c *schema) findFormer(ctx context.Context, name string) (string, error) {
 	former := c.topology.former(name)
 	if former == "" || len(former) > maxShort {
@@ -104,7 +106,8 @@ func (c *schema) findFormer(ctx context.Context, name string) (string, error) {
 	return former, err
 }
 
-// isQueues reports whether a queue has the name of an exchange, which then is the exchange of the queue.
+// isQueues reports whether a queue has the name of an exchange, which then is the exchange of the
+// queue.
 func (c *schema) isQueues(ctx context.Context, exchange string) (bool, error) {
 	_, err := c.lookAt(ctx, exchange)
 	switch {

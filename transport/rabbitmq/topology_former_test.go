@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// typeExchanges has the exchanges of types in NServiceBus, Type.Namespace + ":" + Type.Name, and those that they had in
-// older versions of this package, where these differ.
+// typeExchanges has the exchanges of types in NServiceBus, Type.Namespace + ":" + Type.Name, and
+// those that they had in older versions of this package, where these differ.
 var typeExchanges = []struct{ name, exchange, former string }{
 	{"Shop.OrderPlaced", "Shop:OrderPlaced", ""},
 	{"Shop.Contracts.OrderPlaced", "Shop.Contracts:OrderPlaced", ""},
@@ -92,8 +92,8 @@ func (v versions) got(when, queue string, want int) {
 	}
 }
 
-// Each subscriber gets each event once: that of an older version, one that was upgraded, a new one, one of NServiceBus, and
-// those of a base type.
+// Each subscriber gets each event once: that of an older version, one that was upgraded, a new one,
+// one of NServiceBus, and those of a base type.
 func TestEventsCrossBetweenVersions(t *testing.T) {
 	t.Parallel()
 	const base, presentBase, formerBase = "Shop.Events+IEvent", "Shop:IEvent", "Shop:Events+IEvent"

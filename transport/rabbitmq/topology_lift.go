@@ -12,15 +12,16 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// From RabbitMQ 4.0 a quorum queue without a limit of its own drops a message after 20 returns. NServiceBus does not
-// start on a queue with such a limit, and lifts it by a policy. Only one policy applies to a queue: the one with the
-// highest priority, https://www.rabbitmq.com/docs/policies.
+// From RabbitMQ 4.0 a quorum queue without a limit of its own drops a message after 20 returns.
+// NServiceBus does not start on a queue with such a limit, and lifts it by a policy. Only one
+// policy applies to a queue: the one with the highest priority,
+// https://www.rabbitmq.com/docs/policies.
 
 const (
 	// liftedLimit is the delivery limit that NServiceBus sets, and accepts, in place of none.
 	liftedLimit = 100_000
-	// reportTimeout bounds waiting for the report of the broker on the policies of queues, which is 5 to 10 s late, and
-	// later on a machine under load.
+	// reportTimeout bounds waiting for the report of the broker on the policies of queues, which is
+	// 5 to 10 s late, and later on a machine under load.
 	reportTimeout = time.Minute
 )
 
@@ -33,8 +34,8 @@ type policy struct {
 	ApplyTo    string         `json:"apply-to"`
 }
 
-// liftName returns the name of the policy that lifts the delivery limit of a queue. Name and contents of that policy
-// are those of NServiceBus.
+// liftName returns the name of the policy that lifts the delivery limit of a queue. Name and
+// contents of that policy are those of NServiceBus.
 func liftName(queue string) string { return "nsb." + queue + ".delivery-limit" }
 
 func liftPolicy(queue string) policy {
@@ -59,8 +60,8 @@ func (c *schema) isBare() bool { return c.deadLetters.limit == 0 }
 // needsLifting reports whether the limit of queues that this schema declares has to be lifted.
 func (c *schema) needsLifting() bool { return c.isBare() && c.version.atLeast(release40) }
 
-// liftLimits lifts the delivery limit of the quorum queues of a plan. If that is not possible it logs the reason and the
-// command for an operator. It fails only when ctx ends.
+// liftLimits lifts the delivery limit of the quorum queues of a plan. If that is not possible it
+// logs the reason and the command for an operator. It fails only when ctx ends.
 func (c *schema) liftLimits(ctx context.Context, queues []transport.Queue) error {
 	if !c.needsLifting() {
 		return nil
@@ -97,12 +98,14 @@ func (c *schema) liftLimits(ctx context.Context, queues []transport.Queue) error
 	return context.Cause(ctx)
 }
 
-// lift creates the policy for a queue that has a limit, unless another policy applies to it, and reports whether it did.
+// lift creates the policy for a queue that has a limit, unless another policy applies to it, and
+// reports whether it did.
 func (c *schema) lift(ctx context.Context, name string) (isNew bool, err error) {
 	if c.management == nil {
 		return false, errLimitUnread
 	}
-	// The broker may have stored the policy without applying it, if the process that created it was killed.
+	// The broker may have stored the policy without applying it, if the process that created it was
+	// killed.
 	q, err := c.management.current(ctx, name, c.version, liftName(name))
 	if err != nil {
 		return false, err
@@ -117,8 +120,8 @@ func (c *schema) lift(ctx context.Context, name string) (isNew bool, err error) 
 	return true, c.management.setPolicy(ctx, liftName(name), liftPolicy(name))
 }
 
-// awaitLift waits until the broker reports that the policy applies. It fails where an operator policy sets a limit, or
-// another policy was created meanwhile.
+// awaitLift waits until the broker reports that the policy applies. It fails where an operator
+// policy sets a limit, or another policy was created meanwhile.
 func (c *schema) awaitLift(ctx context.Context, name string) error {
 	return c.management.poll(ctx, name, func(q managedQueue) (bool, error) {
 		limit, ok := q.limit(c.version)
@@ -134,7 +137,8 @@ var errReport = fmt.Errorf("the broker has not reported it within %v", reportTim
 
 var errLimitUnread = errors.New("whether a policy lifts the limit cannot be read without Transport.Management")
 
-// warnOfLimit logs that the broker may drop messages of a queue, with the command that prevents that, if there is one.
+// warnOfLimit logs that the broker may drop messages of a queue, with the command that prevents
+// that, if there is one.
 func (c *schema) warnOfLimit(ctx context.Context, queue string, why error) {
 	if ctx.Err() != nil {
 		return
@@ -146,7 +150,8 @@ func (c *schema) warnOfLimit(ctx context.Context, queue string, why error) {
 	c.log.WarnContext(ctx, "the broker may drop messages that return to their queue too often, by default after 20 returns", attrs...)
 }
 
-// checkLimit logs whether the broker may drop messages of a queue, once for each queue. It asks in the background.
+// checkLimit logs whether the broker may drop messages of a queue, once for each queue. It asks in
+// the background.
 func (c *conn) checkLimit(queue string) {
 	if !c.needsLifting() || c.queueType != Quorum || queue == c.deadLetters.queue {
 		return

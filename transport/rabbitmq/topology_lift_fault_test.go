@@ -70,7 +70,8 @@ func TestInstallThatIsKilledIsRepeated(t *testing.T) {
 	}
 }
 
-// Install creates the queues whatever the API answers, soon, and says what to do without the API's user and password.
+// Install creates the queues whatever the API answers, soon, and says what to do without the API's
+// user and password.
 func TestInstallOutlastsTheManagementAPI(t *testing.T) {
 	t.Parallel()
 	url := brokertest.RabbitMQ(t)

@@ -21,9 +21,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// limiting is a virtual host of a broker that limits deliveries by default, as from RabbitMQ 4.0, with its management
-// API. A test on an older broker gets that one with a version number, a report on the limit, and the name of a target
-// of policies in the form of 4.0.
+// limiting is a virtual host of a broker that limits deliveries by default, as from RabbitMQ 4.0,
+// with its management API. A test on an older broker gets that one with a version number, a report
+// on the limit, and the name of a target of policies in the form of 4.0.
 type limiting struct {
 	brokertest.RabbitMQNode
 	vhost string

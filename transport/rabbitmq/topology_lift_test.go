@@ -125,7 +125,8 @@ func TestInstallReplacesNoPolicy(t *testing.T) {
 			}
 		}
 	}
-	// An operator policy may be newer than the broker's report. Then there is a policy that lifts nothing.
+	// An operator policy may be newer than the broker's report. Then there is a policy that lifts
+	// nothing.
 	may := []string{"nsb.none.delivery-limit", "nsb.operator.delivery-limit", "nsb.of an operator.delivery-limit"}
 	for name := range l.policies(t) {
 		if strings.HasPrefix(name, "nsb.") && !slices.Contains(may, name) {
@@ -134,8 +135,8 @@ func TestInstallReplacesNoPolicy(t *testing.T) {
 	}
 }
 
-// Verify reports a policy that keeps NServiceBus from starting.
-// With the default settings a policy of our older advice is found too: NServiceBus does not start on its queue.
+// Verify reports a policy that keeps NServiceBus from starting. With the default settings a policy
+// of our older advice is found too: NServiceBus does not start on its queue.
 func TestVerifyNamesABlockingPolicy(t *testing.T) {
 	t.Parallel()
 	node := rabbitmq.OwnNode(t)

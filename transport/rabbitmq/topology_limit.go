@@ -6,7 +6,8 @@ import (
 	"fmt"
 )
 
-// returnLimit is the delivery limit of a queue. A message that returns more often is dropped or dead-lettered.
+// returnLimit is the delivery limit of a queue. A message that returns more often is dropped or
+// dead-lettered.
 type returnLimit struct {
 	returns    int64
 	byArgument bool // of the queue, which cannot be changed
@@ -14,7 +15,8 @@ type returnLimit struct {
 	deadLetter bool
 }
 
-// limit returns the delivery limit of a queue; not ok where it has none, or one that is as good as none.
+// limit returns the delivery limit of a queue; not ok where it has none, or one that is as good as
+// none.
 func (q managedQueue) limit(v version) (l returnLimit, ok bool) {
 	args, policies := settings(q.Arguments), settings(q.Effective)
 	byArgument, hasArgument := number(args["x-delivery-limit"])

@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Before 4.3 each look at a message is a return. A message is replaced by a copy before it has returned as often as its queue
-// permits, and a queue that permits no return is not looked at.
+// Before 4.3 each look at a message is a return. A message is replaced by a copy before it has
+// returned as often as its queue permits, and a queue that permits no return is not looked at.
 func TestLooksStayWithinADeliveryLimit(t *testing.T) {
 	for limit, want := range map[string]int64{"1": 0, "2": 1, "3": 2, "10": 9, "11": 10, "20": maxLooks, "100": maxLooks, "-1": -1, "0": -1} {
 		var q managedQueue

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// policiesOnAll are policies that an administrator may put on all queues. RabbitMQ applies some of them to one type of queues
-// only. The short form of the test has the first shortPolicies.
+// policiesOnAll are policies that an administrator may put on all queues. RabbitMQ applies some of
+// them to one type of queues only. The short form of the test has the first shortPolicies.
 var policiesOnAll = []string{
 	`{"max-length":10,"overflow":"drop-head"}`, `{"max-length":10}`, `{"message-ttl":1000}`,
 	`{"max-length":10,"overflow":"reject-publish"}`, `{"max-length":10,"overflow":"reject-publish-dlx"}`, `{"max-length-bytes":1000}`,
@@ -29,8 +29,8 @@ var policiesOnAll = []string{
 
 const shortPolicies = 3
 
-// Verify names each policy by which a queue loses messages that the broker has accepted. Messages wait, are sent, received
-// and returned while the policy is put on all queues and removed again.
+// Verify names each policy by which a queue loses messages that the broker has accepted. Messages
+// wait, are sent, received and returned while the policy is put on all queues and removed again.
 func TestChaosPoliciesThatLoseAreNamed(t *testing.T) {
 	policies := policiesOnAll
 	if !brokertest.Fault(t) {
@@ -47,7 +47,8 @@ func TestChaosPoliciesThatLoseAreNamed(t *testing.T) {
 		for i, policy := range policies {
 			t.Run(fmt.Sprintf("%s/%d", queueType, i), func(t *testing.T) {
 				queue := install(t, c, "orders")
-				// A name of its own, because the management API reports an earlier policy for a while.
+				// A name of its own, because the management API reports an earlier policy for a
+				// while.
 				l := &losing{t: t, c: c, node: node, vhost: vhost, queue: queue, policy: fmt.Sprintf("%s-%d", queueType, i)}
 				named := l.under(policy)
 				lost := l.lost()
@@ -79,8 +80,8 @@ type losing struct {
 	refused      int
 }
 
-// under puts the policy on all queues while messages are sent, received and returned, and takes it off. It reports whether
-// Verify has named the policy.
+// under puts the policy on all queues while messages are sent, received and returned, and takes it
+// off. It reports whether Verify has named the policy.
 func (l *losing) under(policy string) (named bool) {
 	l.t.Helper()
 	l.send(200)
@@ -103,7 +104,8 @@ func (l *losing) under(policy string) (named bool) {
 	return named
 }
 
-// isNamed reports whether Verify names the policy within some seconds: the management API reports it later than it applies.
+// isNamed reports whether Verify names the policy within some seconds: the management API reports
+// it later than it applies.
 func (l *losing) isNamed() bool {
 	ctx, cancel := context.WithTimeout(l.t.Context(), 10*time.Second)
 	defer cancel()
@@ -129,8 +131,8 @@ func (l *losing) send(n int) {
 	}
 }
 
-// awaitPolicy waits until the queue has the policy or no policy, at most 5 s: RabbitMQ does not apply every policy to each type
-// of queues, and a policy may have deleted the queue.
+// awaitPolicy waits until the queue has the policy or no policy, at most 5 s: RabbitMQ does not
+// apply every policy to each type of queues, and a policy may have deleted the queue.
 func (l *losing) awaitPolicy(on bool) {
 	want := "none"
 	if on {
@@ -148,8 +150,8 @@ func (l *losing) some(r transport.Receiver, n int) []transport.Delivery {
 	return ds
 }
 
-// lost receives all messages that are left in the queue and in the driver's queue of dead letters. It returns the number of
-// messages that the broker has accepted and that are missing.
+// lost receives all messages that are left in the queue and in the driver's queue of dead letters.
+// It returns the number of messages that the broker has accepted and that are missing.
 func (l *losing) lost() int {
 	l.t.Helper()
 	l.drain(l.queue)

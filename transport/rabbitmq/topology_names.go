@@ -7,9 +7,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// checkNames fails if one name of a plan would be that of two things: the exchange of a type has the name of the exchange of
-// a queue, which would get the events, or an error or audit queue is the endpoint's dead-letter queue, whose messages would
-// return to it.
+// checkNames fails if one name of a plan would be that of two things: the exchange of a type has
+// the name of the exchange of a queue, which would get the events, or an error or audit queue is
+// the endpoint's dead-letter queue, whose messages would return to it.
 func (c *schema) checkNames(plan transport.Plan) error {
 	for _, q := range plan.Queues {
 		if c.needsDeadLetters(plan.Queues) && q.Name == c.deadLetters.queue {

@@ -7,7 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// An event and the queue of its name have exchanges of their own, also where older versions had one for both.
+// An event and the queue of its name have exchanges of their own, also where older versions had one
+// for both.
 func TestEventsDoNotReachTheQueueOfTheirName(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"payment", "error"} {

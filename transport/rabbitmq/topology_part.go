@@ -34,7 +34,8 @@ func (p part) find(ch *amqp.Channel) error {
 	return wrap(err, "look at queue %q", p.name)
 }
 
-// create declares the part without its bindings. A part that exists is not changed; a different one is refused.
+// create declares the part without its bindings. A part that exists is not changed; a different one
+// is refused.
 func (p part) create(ch *amqp.Channel) error {
 	switch {
 	case p.exchange != "" && strings.HasPrefix(p.name, "amq."): // it exists on every broker
@@ -100,8 +101,8 @@ func (p part) finding(err error) (f transport.Finding, ok bool) {
 	return f, true
 }
 
-// adapt copies the argument that differs from the broker, so that the next comparison finds the next one: the broker
-// names one at a time. It returns false when there is no more to find.
+// adapt copies the argument that differs from the broker, so that the next comparison finds the
+// next one: the broker names one at a time. It returns false when there is no more to find.
 func (p *part) adapt(err error) bool {
 	var e *amqp.Error
 	if !errors.As(err, &e) {

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// policiesUnread returns the finding that policies cannot be read, with the commands that lift the delivery limits of
-// the queues among the parts.
+// policiesUnread returns the finding that policies cannot be read, with the commands that lift the
+// delivery limits of the queues among the parts.
 func (c *schema) policiesUnread(parts []part) transport.Finding {
 	detail := "policies that drop or refuse messages (max-length, message-ttl, expires) were not read: " +
 		"set Transport.Management, or management=http://host:15672 in the URL, or see rabbitmqctl list_policies"

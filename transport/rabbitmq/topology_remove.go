@@ -7,10 +7,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Remove implements [transport.Remover]. With a queue it deletes the queue "<queue>.dead-letters", the queue that
-// delayed messages for it pass last, in the conventional topology its exchange, and the policy that Install has set for
-// it; the bindings, and with them the
-// subscriptions, end with these. Messages that are delayed to the queue are in [LostQueue] when they are due.
+// Remove implements [transport.Remover]. With a queue it deletes the queue "<queue>.dead-letters",
+// the queue that delayed messages for it pass last, in the conventional topology its exchange, and
+// the policy that Install has set for it; the bindings, and with them the subscriptions, end with
+// these. Messages that are delayed to the queue are in [LostQueue] when they are due.
 func (c *schema) Remove(ctx context.Context, queues ...string) error {
 	for _, queue := range queues {
 		err := c.onChannel(ctx, func(ch *amqp.Channel) error {
@@ -36,8 +36,8 @@ func (c *schema) Remove(ctx context.Context, queues ...string) error {
 	return nil
 }
 
-// removePolicy deletes the policy that lifted the delivery limit of a queue, if Install may have created it. A policy
-// that is left applies to no queue, so that a failure is only logged.
+// removePolicy deletes the policy that lifted the delivery limit of a queue, if Install may have
+// created it. A policy that is left applies to no queue, so that a failure is only logged.
 func (c *schema) removePolicy(ctx context.Context, queue string) {
 	if c.management == nil || !c.needsLifting() {
 		return

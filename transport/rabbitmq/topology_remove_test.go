@@ -43,7 +43,8 @@ func TestRemovedQueuesAndTheirPartsAreGone(t *testing.T) {
 			if found := verify(t, c, shared); len(found) != 0 {
 				t.Errorf("parts that others use are gone: %+v", found)
 			}
-			// Everything that is missing was missing before Install, and is a part of the two queues.
+			// Everything that is missing was missing before Install, and is a part of the two
+			// queues.
 			gone := verify(t, c, all)
 			want := 2 + 1 + 2 // queues, dead letters, relays
 			if name == "conventional" {

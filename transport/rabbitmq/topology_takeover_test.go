@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/rabbitmq"
 )
 
-// installNet declares the queues as the installer of NServiceBus.RabbitMQ 10 does, in the conventional topology.
+// installNet declares the queues as the installer of NServiceBus.RabbitMQ 10 does, in the
+// conventional topology.
 func installNet(t *testing.T, url string, queues ...string) error {
 	t.Helper()
 	ch := rawChannel(t, url)
@@ -72,8 +73,8 @@ func TestNServiceBusTakesOverAQueueOfOurs(t *testing.T) {
 	}
 }
 
-// NServiceBus cannot declare a queue that has a delivery limit.
-// With the limit, the declaration of NServiceBus is refused: the setting has to be there when a queue is created.
+// NServiceBus cannot declare a queue that has a delivery limit. With the limit, the declaration of
+// NServiceBus is refused: the setting has to be there when a queue is created.
 func TestNServiceBusRejectsALimitedQueue(t *testing.T) {
 	t.Parallel()
 	url := brokertest.RabbitMQ(t)

@@ -94,7 +94,8 @@ func TestADelayedPublishReachesTheSubscribers(t *testing.T) {
 	}
 }
 
-// The keys are those of NServiceBus's direct topology, so that its endpoints and ours receive each other's messages.
+// The keys are those of NServiceBus's direct topology, so that its endpoints and ours receive each
+// other's messages.
 func TestTheKeysOfTheDirectTopologyAreThoseOfOthers(t *testing.T) {
 	t.Parallel()
 	url := brokertest.RabbitMQ(t)
@@ -283,9 +284,9 @@ func TestACountedQueueIsAlwaysQuorum(t *testing.T) {
 	}
 }
 
-// A delayed event that a shovel copies reaches our subscribers.
-// A shovel and a federated exchange publish a message with the routing key that they received it with, and the broker
-// has taken the header BCC out of it.
+// A delayed event that a shovel copies reaches our subscribers. A shovel and a federated exchange
+// publish a message with the routing key that they received it with, and the broker has taken the
+// header BCC out of it.
 func TestShovelledDelayedEvent(t *testing.T) {
 	t.Parallel()
 	url := brokertest.RabbitMQ(t)

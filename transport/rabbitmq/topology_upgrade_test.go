@@ -9,7 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Events of a nested type cross between NServiceBus, older versions and this one on a broker, each once.
+// Events of a nested type cross between NServiceBus, older versions and this one on a broker, each
+// once.
 func TestNestedTypesCrossOnABroker(t *testing.T) {
 	t.Parallel()
 	const name, present, former = "Shop.Orders+Placed", "Shop:Placed", "Shop:Orders+Placed"

@@ -11,11 +11,12 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Verify implements [transport.Verifier]. It changes nothing, unless a queue or an exchange is deleted while it is
-// being compared: that may exist again, unbound. Comparing needs the right to configure. Bindings cannot be read over
-// AMQP; Install sets them again. Policies cannot either: Verify reads them over [Transport].Management; where that is
-// not set, there is one finding with the state [transport.Unread]. The broker reports the policies of a queue some
-// seconds late, and Verify waits for the report on a new queue or a new policy that lifts the delivery limit.
+// Verify implements [transport.Verifier]. It changes nothing, unless a queue or an exchange is
+// deleted while it is being compared: that may exist again, unbound. Comparing needs the right to
+// configure. Bindings cannot be read over AMQP; Install sets them again. Policies cannot either:
+// Verify reads them over [Transport].Management; where that is not set, there is one finding with
+// the state [transport.Unread]. The broker reports the policies of a queue some seconds late, and
+// Verify waits for the report on a new queue or a new policy that lifts the delivery limit.
 func (c *schema) Verify(ctx context.Context, plan transport.Plan) ([]transport.Finding, error) {
 	parts := c.parts(plan)
 	findings, err := c.compare(ctx, parts)
@@ -29,7 +30,8 @@ func (c *schema) Verify(ctx context.Context, plan transport.Plan) ([]transport.F
 	return append(findings, limited...), err
 }
 
-// each calls f with the parts until it fails, as a refusal closes the channel. It returns the parts from that one on.
+// each calls f with the parts until it fails, as a refusal closes the channel. It returns the parts
+// from that one on.
 func (c *channels) each(ctx context.Context, parts []part, f func(part, *amqp.Channel) error) ([]part, error) {
 	err := c.onChannel(ctx, func(ch *amqp.Channel) error {
 		for ; len(parts) > 0; parts = parts[1:] {
@@ -67,9 +69,9 @@ func (c *schema) compare(ctx context.Context, rest []part) (findings []transport
 	return findings, nil
 }
 
-// InstallDelays creates the queues and exchanges for delayed messages that are missing, and binds them, on a connection
-// that a [Transport] has opened. Install does that only where the last of them is missing. Those that exist with other
-// arguments are not changed.
+// InstallDelays creates the queues and exchanges for delayed messages that are missing, and binds
+// them, on a connection that a [Transport] has opened. Install does that only where the last of
+// them is missing. Those that exist with other arguments are not changed.
 func InstallDelays(ctx context.Context, conn transport.Conn) error {
 	c, err := own(conn)
 	if err != nil {

@@ -33,8 +33,8 @@ func TestVerifyFindsNothingAfterInstall(t *testing.T) {
 	for _, change := range []func(*rabbitmq.Transport){nil, classic} {
 		c := open(t, brokertest.RabbitMQ(t), change)
 		missing := verify(t, c, wholePlan)
-		// The three queues and the delays' 29, each with its exchange, dead letters, the delays' two other exchanges
-		// and their other queue, two relays, two types.
+		// The three queues and the delays' 29, each with its exchange, dead letters, the delays'
+		// two other exchanges and their other queue, two relays, two types.
 		if want := 2*3 + 2*29 + 1 + 3 + 2 + 2; len(missing) != want {
 			t.Errorf("%d findings where there is nothing, want %d", len(missing), want)
 		}

@@ -21,12 +21,13 @@ const (
 	Classic QueueType = "classic"
 )
 
-// Topology is the way from publishers to subscribers. The names of exchanges, and the routing keys, are those of
-// NServiceBus's topologies of the same names; all endpoints of a system use the same.
+// Topology is the way from publishers to subscribers. The names of exchanges, and the routing keys,
+// are those of NServiceBus's topologies of the same names; all endpoints of a system use the same.
 type Topology string
 
 const (
-	// Conventional has a fanout exchange for each type, bound to those of its base types: the default.
+	// Conventional has a fanout exchange for each type, bound to those of its base types: the
+	// default.
 	Conventional Topology = "conventional"
 	// Direct has one topic exchange for all types.
 	Direct Topology = "direct"
@@ -35,63 +36,70 @@ const (
 // None is no limit in a field whose zero is a default: [Transport].DeliveryLimit.
 const None = -1
 
-// Transport connects to a RabbitMQ server, 3.10 or newer, over AMQP 0-9-1. It holds configuration only, and must not
-// change while it is open. [ParseURL] makes one from a URL.
+// Transport connects to a RabbitMQ server, 3.10 or newer, over AMQP 0-9-1. It holds configuration
+// only, and must not change while it is open. [ParseURL] makes one from a URL.
 type Transport struct {
-	// URL is amqp://user:password@host:port/vhost, or amqps:// for TLS. Special characters in its parts are
-	// percent-encoded. Required. Neither errors nor logs show its user and password.
+	// URL is amqp://user:password@host:port/vhost, or amqps:// for TLS. Special characters in its
+	// parts are percent-encoded. Required. Neither errors nor logs show its user and password.
 	URL string
-	// Credentials returns the user's credentials, in place of a user in the URL: for passwords and tokens that change. It
-	// is called before each connection attempt, and again before a token expires, by several goroutines at once. It must
-	// return within 10 s, and when ctx ends. Its error is logged. Optional.
+	// Credentials returns the user's credentials, in place of a user in the URL: for passwords and
+	// tokens that change. It is called before each connection attempt, and again before a token
+	// expires, by several goroutines at once. It must return within 10 s, and when ctx ends. Its
+	// error is logged. Optional.
 	Credentials func(ctx context.Context) (Credentials, error)
-	// Management is the URL of the broker's management API, http://user:password@host:15672. Verify reads policies from
-	// it, and [InspectDelays] the number of messages that are being dead-lettered. Its user needs the tag "monitoring", and
-	// "policymaker" where Install creates policies (DeliveryLimit). If the URL has no user, the user of the broker's connections is used. Neither errors nor logs show its user and
-	// password. Optional.
+	// Management is the URL of the broker's management API, http://user:password@host:15672. Verify
+	// reads policies from it, and [InspectDelays] the number of messages that are being
+	// dead-lettered. Its user needs the tag "monitoring", and "policymaker" where Install creates
+	// policies (DeliveryLimit). If the URL has no user, the user of the broker's connections is
+	// used. Neither errors nor logs show its user and password. Optional.
 	Management string
-	// Hosts are further nodes of the cluster, "host" or "host:port". If a node cannot be reached, the next one is tried.
-	// All other settings are those of the URL. Optional.
+	// Hosts are further nodes of the cluster, "host" or "host:port". If a node cannot be reached,
+	// the next one is tried. All other settings are those of the URL. Optional.
 	Hosts []string
 	// ConnectionName is the name that the broker's tools show. Default: the endpoint's name.
 	ConnectionName string
 	// TLS configures amqps. nil: the system's certificate authorities.
 	TLS *tls.Config
-	// QueueType is the type of the queues that Install creates. Default: Quorum. Existing queues are used unchanged.
+	// QueueType is the type of the queues that Install creates. Default: Quorum. Existing queues
+	// are used unchanged.
 	QueueType QueueType
 	// Topology selects the exchanges that route events. Default: [Conventional].
 	Topology Topology
 	// TopicExchange is the exchange of the [Direct] topology. Default: "amq.topic".
 	TopicExchange string
-	// DeliveryLimit is how often a message of the endpoint's own quorum queues may return to its queue. When it returns
-	// once more, the broker moves it to the queue "<endpoint>.dead-letters", from which a running endpoint moves it to its
-	// error queue. The endpoint counts attempts itself, so the limit must be far above the number of immediate retries:
-	// when a process crashes, all its prefetched messages return, and each return counts. 0: 100. Existing queues are used
-	// unchanged.
+	// DeliveryLimit is how often a message of the endpoint's own quorum queues may return to its
+	// queue. When it returns once more, the broker moves it to the queue "<endpoint>.dead-letters",
+	// from which a running endpoint moves it to its error queue. The endpoint counts attempts
+	// itself, so the limit must be far above the number of immediate retries: when a process
+	// crashes, all its prefetched messages return, and each return counts. 0: 100. Existing queues
+	// are used unchanged.
 	//
-	// [None] declares the queues with the argument x-queue-type alone, as NServiceBus does, so that an endpoint of
-	// NServiceBus may take them over. These queues are weaker: the broker moves no message to a dead-letter queue, before
-	// RabbitMQ 4.0 a message may return for ever, and where a policy limits the length of a queue, the broker drops its
-	// oldest messages in place of refusing new ones. From 4.0 the broker drops a message after 20 returns, unless a policy
-	// lifts that limit: where Management is set, Install creates the policy that NServiceBus creates,
-	// "nsb.<queue>.delivery-limit" with a limit of 100,000, for each quorum queue that no other policy applies to. Where
-	// that is not possible, it logs a warning with the command for rabbitmqctl, and so does an endpoint that starts on such
-	// a queue.
+	// [None] declares the queues with the argument x-queue-type alone, as NServiceBus does, so that
+	// an endpoint of NServiceBus may take them over. These queues are weaker: the broker moves no
+	// message to a dead-letter queue, before RabbitMQ 4.0 a message may return for ever, and where
+	// a policy limits the length of a queue, the broker drops its oldest messages in place of
+	// refusing new ones. From 4.0 the broker drops a message after 20 returns, unless a policy
+	// lifts that limit: where Management is set, Install creates the policy that NServiceBus
+	// creates, "nsb.<queue>.delivery-limit" with a limit of 100,000, for each quorum queue that no
+	// other policy applies to. Where that is not possible, it logs a warning with the command for
+	// rabbitmqctl, and so does an endpoint that starts on such a queue.
 	DeliveryLimit int
-	// ConsumerTimeout is how long a message may be unsettled, including prefetched messages; at least a second. At 80 %
-	// the driver logs a warning. Before RabbitMQ 4.3 it must equal the broker's consumer_timeout, after which the broker
-	// requeues the message with all others of its channel. From 4.3 it may differ, because the driver requests a longer
-	// timeout from the broker: on quorum queues such a message is requeued alone, which counts as an attempt, and on
+	// ConsumerTimeout is how long a message may be unsettled, including prefetched messages; at
+	// least a second. At 80 % the driver logs a warning. Before RabbitMQ 4.3 it must equal the
+	// broker's consumer_timeout, after which the broker requeues the message with all others of its
+	// channel. From 4.3 it may differ, because the driver requests a longer timeout from the
+	// broker: on quorum queues such a message is requeued alone, which counts as an attempt, and on
 	// classic queues it may stay unsettled for ever. 0: the broker's default, 30 min.
 	ConsumerTimeout time.Duration
-	// Translate is called with each received message before the endpoint processes it, and may change it. For messages of
-	// other producers it can set an ID that is the same at each delivery, a type in the header
-	// NServiceBus.EnclosedMessageTypes, or another body. The message's Native has the broker's properties. If Translate
-	// panics, the message is moved to the error queue. If Translate hangs, its message keeps its slot. Several goroutines call
-	// it at once. Optional.
+	// Translate is called with each received message before the endpoint processes it, and may
+	// change it. For messages of other producers it can set an ID that is the same at each
+	// delivery, a type in the header NServiceBus.EnclosedMessageTypes, or another body. The
+	// message's Native has the broker's properties. If Translate panics, the message is moved to
+	// the error queue. If Translate hangs, its message keeps its slot. Several goroutines call it
+	// at once. Optional.
 	Translate func(m *transport.Message)
-	// Heartbeat is the interval at which each side sends heartbeats, in whole seconds and at least one. A silent
-	// connection is closed after one and a half intervals. 0: 10 s.
+	// Heartbeat is the interval at which each side sends heartbeats, in whole seconds and at least
+	// one. A silent connection is closed after one and a half intervals. 0: 10 s.
 	Heartbeat time.Duration
 }
 
@@ -103,8 +111,8 @@ var _ transport.Transport = (*Transport)(nil)
 // System returns "rabbitmq".
 func (*Transport) System() string { return "rabbitmq" }
 
-// Open connects twice, for receiving and for sending. It fails within seconds when the server cannot be reached,
-// refuses the user, or lacks the virtual host.
+// Open connects twice, for receiving and for sending. It fails within seconds when the server
+// cannot be reached, refuses the user, or lacks the virtual host.
 func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
 	d, err := newDialer(t, env)
 	if err != nil {

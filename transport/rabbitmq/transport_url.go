@@ -18,8 +18,8 @@ var clientOptions = []string{
 
 const ownOptions = "queue_type, topology, topic_exchange, delivery_limit, consumer_timeout, hosts, management"
 
-// ParseURL returns the transport of a URL amqp://user:password@host:port/vhost, or amqps:// for TLS, with these
-// options:
+// ParseURL returns the transport of a URL amqp://user:password@host:port/vhost, or amqps:// for
+// TLS, with these options:
 //
 //   - queue_type, topology, topic_exchange, delivery_limit and management are the fields of those names; a delivery_limit
 //     of none is [None],

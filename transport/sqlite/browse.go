@@ -21,8 +21,8 @@ func (s *store) Last(ctx context.Context, queue string) (last int64, err error) 
 
 var errPageFull = errors.New("enough bytes for a page")
 
-// Browse implements [tablequeue.Browsing]. It reads by the key: by the index each page would read and sort the whole
-// queue.
+// Browse implements [tablequeue.Browsing]. It reads by the key: by the index each page would read
+// and sort the whole queue.
 func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tablequeue.Claimed, err error) {
 	size := 0
 	err = s.query(ctx, func(rows *sql.Rows) error {

@@ -67,8 +67,8 @@ func write(t testing.TB, tr transport.Transport, tx transport.HandlerTx) func() 
 	}
 }
 
-// sweep opens the file as another process does, which removes the ids that are older than Env.Remember of the rule a
-// second after it has begun to use the inbox.
+// sweep opens the file as another process does, which removes the ids that are older than
+// Env.Remember of the rule a second after it has begun to use the inbox.
 func sweep(t testing.TB, tr transport.Transport, inbox string) {
 	t.Helper()
 	const remember = 2 * time.Second

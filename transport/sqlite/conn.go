@@ -71,7 +71,8 @@ func connection(ctx context.Context, db *sql.DB) (conn *sql.Conn, err error) {
 	return conn, err
 }
 
-// useWAL sets the journal mode, in which readers and the writer do not block each other. The file keeps it.
+// useWAL sets the journal mode, in which readers and the writer do not block each other. The file
+// keeps it.
 func useWAL(ctx context.Context, conn *sql.Conn) error {
 	var mode string
 	if err := conn.QueryRowContext(ctx, "pragma journal_mode=wal").Scan(&mode); err != nil {
@@ -85,7 +86,8 @@ func useWAL(ctx context.Context, conn *sql.Conn) error {
 	return err
 }
 
-// checkWritable reports a file that cannot be written, which SQLite would report at the first write.
+// checkWritable reports a file that cannot be written, which SQLite would report at the first
+// write.
 func checkWritable(conn *sql.Conn) error {
 	return conn.Raw(func(driver any) error {
 		file, ok := driver.(interface {
@@ -127,8 +129,8 @@ func (s *store) Check(queue string) error {
 	return nil
 }
 
-// The file stores time in microseconds since 1970. All processes are on one machine, so that the clock of each is the
-// database's.
+// The file stores time in microseconds since 1970. All processes are on one machine, so that the
+// clock of each is the database's.
 
 func micros(t time.Time) int64 { return t.UnixMicro() }
 

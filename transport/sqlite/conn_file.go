@@ -49,7 +49,8 @@ func open(ctx context.Context, path string, relaxed bool) (_ *store, err error) 
 // maxReaders is the number of connections that read: one listens.
 const maxReaders = 4
 
-// checkPath refuses paths that SQLite would not take for a file, or could not open without reporting the reason.
+// checkPath refuses paths that SQLite would not take for a file, or could not open without
+// reporting the reason.
 func checkPath(path string) error {
 	if path == "" {
 		return errors.New("no file: set Transport.Path")
@@ -71,8 +72,8 @@ func checkPath(path string) error {
 	return nil
 }
 
-// connect returns a pool of connections to a file. It does no I/O. The connections do not wait for locks: they would
-// block a thread meanwhile, and sleep for up to 100 ms.
+// connect returns a pool of connections to a file. It does no I/O. The connections do not wait for
+// locks: they would block a thread meanwhile, and sleep for up to 100 ms.
 func connect(abs, params string, most int, texts *texts) *sql.DB {
 	p := filepath.ToSlash(abs)
 	if !strings.HasPrefix(p, "/") {
@@ -92,8 +93,8 @@ func connect(abs, params string, most int, texts *texts) *sql.DB {
 	return db
 }
 
-// unlessBusy repeats f while another connection holds the lock that it needs. The pauses are short and random: SQLite
-// has no queue for its lock, so that the most frequent attempts win.
+// unlessBusy repeats f while another connection holds the lock that it needs. The pauses are short
+// and random: SQLite has no queue for its lock, so that the most frequent attempts win.
 func unlessBusy(ctx context.Context, f func() error) error {
 	pause := backoff.Backoff{Min: minBusy, Max: maxBusy}
 	for {

@@ -65,7 +65,8 @@ func TestOpenSaysThatAFileIsReadOnly(t *testing.T) {
 	}
 }
 
-// What is sent after the file was deleted or replaced fails: SQLite would write to a file that no other process can open.
+// What is sent after the file was deleted or replaced fails: SQLite would write to a file that no
+// other process can open.
 func TestAFileThatIsDeletedOrReplacedIsSaid(t *testing.T) {
 	for name, change := range map[string]func(path string) error{
 		"deleted":  os.Remove,

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// errOtherFile is for a path at which there is no file any more, or another file. SQLite goes on with the deleted file,
-// which no other process can open.
+// errOtherFile is for a path at which there is no file any more, or another file. SQLite goes on
+// with the deleted file, which no other process can open.
 var errOtherFile = errors.New("the file was deleted or replaced while it is open: put the file back, or restart all processes that use it")
 
 // identityEach is the time between two looks at the file by statements that only read.
@@ -26,15 +26,16 @@ type identity struct {
 	err  error      // of the last look
 }
 
-// check returns errOtherFile if the path does not lead to the file that was opened. Any other error of the look is not
-// reported: statements report it.
+// check returns errOtherFile if the path does not lead to the file that was opened. Any other error
+// of the look is not reported: statements report it.
 func (i *identity) check() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.look()
 }
 
-// checkSometimes is check at most once each second. In between it returns the error of the last look.
+// checkSometimes is check at most once each second. In between it returns the error of the last
+// look.
 func (i *identity) checkSometimes() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -51,8 +51,8 @@ func (s *store) Classify(err error) tablequeue.Class {
 	return tablequeue.Failed
 }
 
-// Outage implements [tablequeue.Outages]. A function of OnCommit may have written to another file that is read-only, so
-// this one is asked.
+// Outage implements [tablequeue.Outages]. A function of OnCommit may have written to another file
+// that is read-only, so this one is asked.
 func (s *store) Outage(ctx context.Context, err error) bool {
 	if errors.Is(err, errOtherFile) {
 		return true

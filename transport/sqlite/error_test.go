@@ -11,8 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// storing opens a file with the queue "shipping" and a table of the user's, and returns a function that executes
-// statements of a handler with an entry that has no key: the handler's are the first that write.
+// storing opens a file with the queue "shipping" and a table of the user's, and returns a function
+// that executes statements of a handler with an entry that has no key: the handler's are the first
+// that write.
 func storing(t *testing.T) (s *store, handle func(statements ...string) (transport.OutageDetector, error)) {
 	t.Helper()
 	s, err := open(t.Context(), temp(t), false)

@@ -49,7 +49,8 @@ func exists(row *sql.Row) error {
 	return nil
 }
 
-// FindHandled implements [tablequeue.Inboxes]. It ignores the end of ctx, as a reader hardly ever waits.
+// FindHandled implements [tablequeue.Inboxes]. It ignores the end of ctx, as a reader hardly ever
+// waits.
 func (s *store) FindHandled(
 	ctx context.Context, inbox string, keys []transport.HandledKey,
 ) (states []transport.HandledState, err error) {
@@ -110,8 +111,8 @@ func (s *store) Forget(ctx context.Context, inbox string, age time.Duration, lim
 	return n, failed(err, "remove old ids from inbox %q", inbox)
 }
 
-// forget executes a statement of the removal of old keys. It does not wait for the disk: a key that comes back after a
-// power failure is removed again.
+// forget executes a statement of the removal of old keys. It does not wait for the disk: a key that
+// comes back after a power failure is removed again.
 func (s *store) forget(ctx context.Context, query string, args ...any) (n int64, err error) {
 	err = s.writer.do(ctx, lease, func(*sql.Tx) (err error) {
 		n, err = s.writer.change(query, args...)
@@ -142,7 +143,8 @@ func (s *store) ForgetKeys(ctx context.Context, inbox string, keys []transport.H
 // keySize is the size in bytes of a key in the file with its index, as it was measured.
 const keySize = 80
 
-// InspectInbox implements [tablequeue.Inboxes]. It reads an index of all keys, a million in about 70 ms.
+// InspectInbox implements [tablequeue.Inboxes]. It reads an index of all keys, a million in about
+// 70 ms.
 func (s *store) InspectInbox(ctx context.Context, inbox string) (transport.InboxStats, error) {
 	stats, now := transport.InboxStats{Name: inbox}, time.Now()
 	var oldest sql.Null[int64]
@@ -159,7 +161,8 @@ func (s *store) InspectInbox(ctx context.Context, inbox string) (transport.Inbox
 	return stats, failed(err, "inspect inbox %q", inbox)
 }
 
-// InboxState implements [tablequeue.Inboxes]. The table of all inboxes is of this version, as the file is.
+// InboxState implements [tablequeue.Inboxes]. The table of all inboxes is of this version, as the
+// file is.
 func (s *store) InboxState(ctx context.Context, inbox string) error {
 	err := unlessBusy(ctx, func() error { return exists(s.read.QueryRowContext(ctx, inboxExists, inbox)) })
 	return failed(err, "look for inbox %q", inbox)

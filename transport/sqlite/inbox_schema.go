@@ -5,8 +5,9 @@ import (
 	"database/sql"
 )
 
-// inboxTables are the tables of all inboxes. They are no step of the migrations: programs of the version before, which
-// refuse a file with further steps, can use a file with these tables. An inbox is a row of holdfast_inboxes.
+// inboxTables are the tables of all inboxes. They are no step of the migrations: programs of the
+// version before, which refuse a file with further steps, can use a file with these tables. An
+// inbox is a row of holdfast_inboxes.
 const inboxTables = `
 	create table if not exists holdfast_inboxes (
 		inbox        integer primary key,

@@ -16,7 +16,8 @@ import (
 
 const inbox = "billing.handled"
 
-// outbox opens a file with an inbox, the queues "billing" and "shipping", and a table of the user's.
+// outbox opens a file with an inbox, the queues "billing" and "shipping", and a table of the
+// user's.
 func outbox(t *testing.T) (*outboxConn, *sql.DB) {
 	t.Helper()
 	path := temp(t)
@@ -188,7 +189,8 @@ func TestAKnownKeySkipsItsEntryAlone(t *testing.T) {
 	}
 }
 
-// storeInTx stores an entry again, whose first attempt had an error: it returns that error, or one if it is stored twice.
+// storeInTx stores an entry again, whose first attempt had an error: it returns that error, or one
+// if it is stored twice.
 func storeInTx(t *testing.T, conn transport.OutboxStore, e transport.OutboxEntry, first error) error {
 	tx, err := conn.BeginStore(t.Context(), e)
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-// Claim implements [tablequeue.Queues]. It reads before it writes, so that an empty queue takes no lock.
+// Claim implements [tablequeue.Queues]. It reads before it writes, so that an empty queue takes no
+// lock.
 func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, time.Duration, error) {
 	s.claimed.LoadOrStore(c.Queue, nil)
 	next, due, err := s.look(ctx, c.Queue)
@@ -32,8 +33,8 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 	return rows, next, nil
 }
 
-// look returns the time at which the first row of queue becomes visible, and reports whether it is visible. It
-// ignores the end of ctx, as a reader hardly ever waits.
+// look returns the time at which the first row of queue becomes visible, and reports whether it is
+// visible. It ignores the end of ctx, as a reader hardly ever waits.
 func (s *store) look(ctx context.Context, queue string) (next time.Duration, due bool, err error) {
 	if err := s.file.checkSometimes(); err != nil {
 		return 0, false, err

@@ -7,15 +7,16 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 )
 
-// The pauses between two checks of the file: they double from the first to the second while the file does not change.
+// The pauses between two checks of the file: they double from the first to the second while the
+// file does not change.
 const (
 	minListen = 4 * time.Millisecond
 	maxListen = 32 * time.Millisecond
 )
 
-// Listen implements [tablequeue.Waker]. SQLite reports to a connection that another one has committed, but not in
-// which table: Listen wakes all queues that were claimed from. It also notices the commits of this process, which are
-// those of another connection.
+// Listen implements [tablequeue.Waker]. SQLite reports to a connection that another one has
+// committed, but not in which table: Listen wakes all queues that were claimed from. It also
+// notices the commits of this process, which are those of another connection.
 func (s *store) Listen(ctx context.Context, ready func(), wake func(queue string)) error {
 	conn, err := connection(ctx, s.read)
 	if err != nil {

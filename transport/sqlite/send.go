@@ -13,8 +13,8 @@ import (
 // lockWait is the longest wait of a write for the lock of the file.
 const lockWait = 8 * time.Second
 
-// Flush implements [tablequeue.Queues]. Prepared statements for single rows are as fast as statements for many: there
-// are no round trips to save.
+// Flush implements [tablequeue.Queues]. Prepared statements for single rows are as fast as
+// statements for many: there are no round trips to save.
 func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 	// Shorter than the time of most callers, so that the error says what the write has waited for.
 	ctx, cancel := context.WithTimeout(ctx, lockWait)

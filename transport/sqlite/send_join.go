@@ -42,7 +42,8 @@ func (s *store) sameFile(ctx context.Context, tx *sql.Tx) error {
 	return fmt.Errorf("it is one of file %q and the queues are in %q: begin it there", path, s.path)
 }
 
-// ofSQLite adds to an error that is not one of SQLite that the transaction may be one of another database system.
+// ofSQLite adds to an error that is not one of SQLite that the transaction may be one of another
+// database system.
 func ofSQLite(ctx context.Context, err error) error {
 	if primary(err) != 0 || ctx.Err() != nil || errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn) {
 		return err
@@ -50,7 +51,8 @@ func ofSQLite(ctx context.Context, err error) error {
 	return fmt.Errorf("the *sql.Tx has to be one of SQLite: %w", err)
 }
 
-// insertIn leaves tx as it was when it fails. Its statements ignore the end of ctx: SQLite would end the transaction.
+// insertIn leaves tx as it was when it fails. Its statements ignore the end of ctx: SQLite would
+// end the transaction.
 func insertIn(ctx context.Context, tx *sql.Tx, rows []tablequeue.Row) error {
 	ctx = context.WithoutCancel(ctx)
 	execute := func(query string) error {

@@ -10,10 +10,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// namedTables adds what messages with names need. It is no step of the migrations: programs of the version before, which
-// refuse a file with further steps, can use a file with this column: no statement of theirs has another table with one of
-// that name. The record of a message without a name says so before
-// its headers and body, which are not read for the index.
+// namedTables adds what messages with names need. It is no step of the migrations: programs of the
+// version before, which refuse a file with further steps, can use a file with this column: no
+// statement of theirs has another table with one of that name. The record of a message without a
+// name says so before its headers and body, which are not read for the index.
 const namedTables = `
 	alter table holdfast_messages add column timer blob;
 	create unique index holdfast_messages_timer on holdfast_messages (queue, timer) where timer is not null`

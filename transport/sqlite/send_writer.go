@@ -13,13 +13,13 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// writer executes all writes of a process, on one connection: SQLite allows one writing transaction at a time anyway.
-// Parts that arrive during a commit are gathered into the next transaction, and share its wait for the disk. A part
-// that fails does not fail the others: functions of users run under a savepoint, and when a part of the engine fails,
-// which is rare, the others run again.
+// writer executes all writes of a process, on one connection: SQLite allows one writing transaction
+// at a time anyway. Parts that arrive during a commit are gathered into the next transaction, and
+// share its wait for the disk. A part that fails does not fail the others: functions of users run
+// under a savepoint, and when a part of the engine fails, which is rare, the others run again.
 //
-// A part that runs cannot be cancelled: SQLite would end the transaction, with the other parts in it. A context ends
-// the wait of a caller.
+// A part that runs cannot be cancelled: SQLite would end the transaction, with the other parts in
+// it. A context ends the wait of a caller.
 type writer struct {
 	db      *sql.DB
 	conn    *sql.Conn // nil while a replacement cannot be opened
@@ -58,10 +58,11 @@ type kind int8
 const (
 	// A durable part is on the disk when it has succeeded.
 	durable kind = iota
-	// A lease part changes leases only. It does not wait for the disk: a power failure that undoes it has ended the
-	// process that has the lease too.
+	// A lease part changes leases only. It does not wait for the disk: a power failure that undoes
+	// it has ended the process that has the lease too.
 	lease
-	// A foreign part is durable, and may fail by itself: it runs a function of a user, or writes records.
+	// A foreign part is durable, and may fail by itself: it runs a function of a user, or writes
+	// records.
 	foreign
 )
 
@@ -75,8 +76,9 @@ func newWriter(db *sql.DB, conn *sql.Conn, texts *texts, relaxed bool) *writer {
 	return w
 }
 
-// do calls run in a transaction, and returns when that is committed. An error of run undoes its writes. When another
-// part has ended the transaction, run is called again. When ctx ends before, run is not called.
+// do calls run in a transaction, and returns when that is committed. An error of run undoes its
+// writes. When another part has ended the transaction, run is called again. When ctx ends before,
+// run is not called.
 func (w *writer) do(ctx context.Context, kind kind, run func(tx *sql.Tx) error) error {
 	p := &part{run: run, kind: kind, done: make(chan struct{})}
 	w.mu.Lock()
@@ -131,7 +133,8 @@ func (w *writer) pending() (some, synced bool) {
 	return len(w.waiting) > 0, !w.relaxed && slices.ContainsFunc(w.waiting, needsDisk)
 }
 
-// take removes and returns the waiting parts, without those that need the disk unless all are wanted.
+// take removes and returns the waiting parts, without those that need the disk unless all are
+// wanted.
 func (w *writer) take(all bool) []*part {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -226,8 +229,9 @@ func (w *writer) begin() (tx *sql.Tx, err error) {
 	return tx, err
 }
 
-// carryOut runs parts and commits. When a part has ended the transaction, as SQLite does after some errors, the other
-// parts wait again, and so do those after a part that has left something on the connection.
+// carryOut runs parts and commits. When a part has ended the transaction, as SQLite does after some
+// errors, the other parts wait again, and so do those after a part that has left something on the
+// connection.
 func (w *writer) carryOut(tx *sql.Tx, parts []*part) {
 	for i, p := range parts {
 		var intact bool
@@ -258,7 +262,8 @@ func (w *writer) putBack(parts []*part) {
 	w.waiting = append(parts, w.waiting...)
 }
 
-// runPart reports whether the transaction can be used after p: p has succeeded, or its writes were undone.
+// runPart reports whether the transaction can be used after p: p has succeeded, or its writes were
+// undone.
 func (w *writer) runPart(tx *sql.Tx, p *part, shared bool) (intact bool, err error) {
 	run := func() error { return p.run(tx) }
 	if !shared || p.kind != foreign {
@@ -272,8 +277,8 @@ func (w *writer) runPart(tx *sql.Tx, p *part, shared bool) (intact bool, err err
 	}, run)
 }
 
-// guard calls run under a savepoint, to which it rolls back when run fails. It reports whether the transaction can be
-// used after that.
+// guard calls run under a savepoint, to which it rolls back when run fails. It reports whether the
+// transaction can be used after that.
 func guard(execute func(query string) error, run func() error) (intact bool, err error) {
 	if err := execute(savepoint); err != nil {
 		return false, err

@@ -20,12 +20,13 @@ var (
 	_ tablequeue.RecordTx = (*deferredTx)(nil)
 )
 
-// A record is read without a lock, which would block all other writers, and compared when the transaction is committed.
-// The sequence number tells a record from another one with the same id and version that was created after the first was
-// removed.
+// A record is read without a lock, which would block all other writers, and compared when the
+// transaction is committed. The sequence number tells a record from another one with the same id
+// and version that was created after the first was removed.
 
-// recordTables are no step of the migrations: programs of the version before, which refuse a file with further steps, can
-// use a file with these tables. Names are blobs, which are compared bytewise and may contain NUL.
+// recordTables are no step of the migrations: programs of the version before, which refuse a file
+// with further steps, can use a file with these tables. Names are blobs, which are compared
+// bytewise and may contain NUL.
 const recordTables = `
 	create table if not exists holdfast_state (
 		seq       integer primary key autoincrement,
@@ -67,11 +68,12 @@ const (
 			select seq from holdfast_state where forget_at <= ?1 order by forget_at limit ?2)`
 )
 
-// errRecordChanged is the error of a commit with a record that another transaction has changed meanwhile.
+// errRecordChanged is the error of a commit with a record that another transaction has changed
+// meanwhile.
 var errRecordChanged = errors.New("another transaction has changed the record")
 
-// installRecords creates the table of records where it is missing. An inbox with its name has the time of the last removal
-// of ended records.
+// installRecords creates the table of records where it is missing. An inbox with its name has the
+// time of the last removal of ended records.
 func (s *store) installRecords(ctx context.Context) error {
 	err := s.writer.do(ctx, durable, func(tx *sql.Tx) error {
 		_, err := tx.Exec(recordTables)

@@ -74,7 +74,8 @@ func (w *writer) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-// prepared returns the statement of a query, which it prepares at the first call. Only the writer calls it.
+// prepared returns the statement of a query, which it prepares at the first call. Only the writer
+// calls it.
 func (w *writer) prepared(query string) (*sql.Stmt, error) {
 	return w.preparing(context.Background(), query)
 }

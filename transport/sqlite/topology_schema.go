@@ -6,9 +6,10 @@ import (
 	"fmt"
 )
 
-// migrations are the steps from an empty file to the tables of this version. Steps are only ever added. The table
-// holdfast_schema has the number of steps that were taken; PRAGMA user_version is left to the user, whose tables
-// share the file. Headers and body are last in a row: SQLite reads past them to reach a column behind.
+// migrations are the steps from an empty file to the tables of this version. Steps are only ever
+// added. The table holdfast_schema has the number of steps that were taken; PRAGMA user_version is
+// left to the user, whose tables share the file. Headers and body are last in a row: SQLite reads
+// past them to reach a column behind.
 var migrations = []string{`
 	create table holdfast_queues (
 		name text primary key
@@ -48,7 +49,8 @@ func version(ctx context.Context, conn *sql.Conn) (seen int, err error) {
 	return seen, err
 }
 
-// migrate takes the missing steps. Concurrent migrations wait for each other, so that each looks again under the lock.
+// migrate takes the missing steps. Concurrent migrations wait for each other, so that each looks
+// again under the lock.
 func migrate(ctx context.Context, conn *sql.Conn, steps []string) error {
 	seen, err := version(ctx, conn)
 	if err != nil || seen == len(steps) {

@@ -11,25 +11,28 @@ import (
 
 var _ transport.Transport = (*Transport)(nil)
 
-// Transport is the transport on a file. Only Path is required. It may be copied before use, and opened several times,
-// also at once.
+// Transport is the transport on a file. Only Path is required. It may be copied before use, and
+// opened several times, also at once.
 type Transport struct {
-	// Path is the path of the database file. The file is created if it is missing; its directory must exist. Required.
+	// Path is the path of the database file. The file is created if it is missing; its directory
+	// must exist. Required.
 	Path string
-	// Lease is the time for which a received message is invisible to other receivers, unless the lease is renewed. When a
-	// process crashes, its messages are delivered again after this time. 0: 30 s.
+	// Lease is the time for which a received message is invisible to other receivers, unless the
+	// lease is renewed. When a process crashes, its messages are delivered again after this time.
+	// 0: 30 s.
 	Lease time.Duration
-	// Relaxed makes commits return before they are on disk, which is many times faster for one message at a time. After a
-	// power failure or a crash of the operating system the file is consistent, but the last commits may be undone: the
-	// last messages sent are lost, and the last messages completed are delivered again. A killed process loses nothing.
+	// Relaxed makes commits return before they are on disk, which is many times faster for one
+	// message at a time. After a power failure or a crash of the operating system the file is
+	// consistent, but the last commits may be undone: the last messages sent are lost, and the last
+	// messages completed are delivered again. A killed process loses nothing.
 	Relaxed bool
 }
 
 // System returns "sqlite".
 func (*Transport) System() string { return "sqlite" }
 
-// Open implements [transport.Transport]. It opens the file, and creates or migrates the tables. It waits for other
-// processes that do so, until ctx ends.
+// Open implements [transport.Transport]. It opens the file, and creates or migrates the tables. It
+// waits for other processes that do so, until ctx ends.
 func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
 	if t.Lease < 0 {
 		return nil, fmt.Errorf("sqlite: Lease %v may not be negative", t.Lease)
@@ -39,6 +42,7 @@ func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 		return nil, err
 	}
 	s.writer.log = env.Log()
-	// With one flusher all units that arrive during a commit are one batch, which makes the fewest commits.
+	// With one flusher all units that arrive during a commit are one batch, which makes the fewest
+	// commits.
 	return tablequeue.Open(s, tablequeue.Config{Lease: t.Lease, Flushers: 1, Env: env}), nil
 }

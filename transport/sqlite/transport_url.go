@@ -9,8 +9,8 @@ import (
 )
 
 // ParseURL returns the transport of a URL: sqlite:orders.db is a file in the working directory, and
-// sqlite:///var/lib/orders.db an absolute path. The options lease and relaxed set the fields of those names; an unknown
-// one is an error that names it.
+// sqlite:///var/lib/orders.db an absolute path. The options lease and relaxed set the fields of
+// those names; an unknown one is an error that names it.
 func ParseURL(raw string) (_ *Transport, err error) {
 	defer func() { err = failed(err, "parse the URL") }()
 	scheme, rest, _ := strings.Cut(raw, ":")

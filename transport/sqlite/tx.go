@@ -14,19 +14,23 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// OnCommit registers f, which writes to the file in the transaction that completes the message of s: f's writes, the
-// completion and the messages that the handler sends are committed together or not at all. s is a session of an
-// endpoint with the transaction mode SendsAtomicWithReceive, or with a [Transport] as its outbox; then the transaction
-// records in the file that the message was handled. OnCommit itself writes nothing and takes no lock. It may be called
-// several times: the functions run in that order.
+// OnCommit registers f, which writes to the file in the transaction that completes the message of
+// s: f's writes, the completion and the messages that the handler sends are committed together or
+// not at all. s is a session of an endpoint with the transaction mode SendsAtomicWithReceive, or
+// with a [Transport] as its outbox; then the transaction records in the file that the message was
+// handled. OnCommit itself writes nothing and takes no lock. It may be called several times: the
+// functions run in that order.
 //
-// f runs after the handler has returned nil, and not at all when the lease of the message is lost or another delivery of
-// it was handled meanwhile. An error of f undoes the transaction of this message only, and fails the message; a panic
-// and the end of f's goroutine count as errors. f must be quick, because no other process can write meanwhile. It must
-// use only tx for the file, and neither commit nor roll it back. It may run again when the transaction, which other
-// messages share, fails. Its ctx ends after 30 s. If f has not returned then, its message fails, and tx is rolled back.
+// f runs after the handler has returned nil, and not at all when the lease of the message is lost
+// or another delivery of it was handled meanwhile. An error of f undoes the transaction of this
+// message only, and fails the message; a panic and the end of f's goroutine count as errors. f must
+// be quick, because no other process can write meanwhile. It must use only tx for the file, and
+// neither commit nor roll it back. It may run again when the transaction, which other messages
+// share, fails. Its ctx ends after 30 s. If f has not returned then, its message fails, and tx is
+// rolled back.
 //
-// OnCommit fails when s has no such transaction, or one of another transport, and when the transaction is over.
+// OnCommit fails when s has no such transaction, or one of another transport, and when the
+// transaction is over.
 func OnCommit(ctx context.Context, s interface {
 	Tx(ctx context.Context) (transport.HandlerTx, error)
 }, f func(ctx context.Context, tx *sql.Tx) error,
@@ -49,7 +53,8 @@ func OnCommit(ctx context.Context, s interface {
 	return nil
 }
 
-// deferredTx is a transaction that is opened when it is committed: an open one would block all other writers.
+// deferredTx is a transaction that is opened when it is committed: an open one would block all
+// other writers.
 type deferredTx struct {
 	store *store
 
@@ -113,7 +118,8 @@ const commitTimeout = 30 * time.Second
 // errHangs is the error of a function that was left: it may use the transaction at any time.
 var errHangs = errors.New("the function has not returned in time")
 
-// call calls f on a goroutine of its own: f may end it, as FailNow does in a test, and must not end the writer's.
+// call calls f on a goroutine of its own: f may end it, as FailNow does in a test, and must not end
+// the writer's.
 func call(ctx context.Context, tx *sql.Tx, f func(ctx context.Context, tx *sql.Tx) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, commitTimeout, errHangs)
 	defer cancel()

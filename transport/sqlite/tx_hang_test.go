@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A function of OnCommit that hangs fails its message. The writes that share its transaction are made, and the function can
-// write no more.
+// A function of OnCommit that hangs fails its message. The writes that share its transaction are
+// made, and the function can write no more.
 func TestAHangingOnCommitFailsItsMessage(t *testing.T) {
 	path := temp(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -133,8 +133,8 @@ func values[T any](to *[]T) func(*sql.Rows) error {
 	}
 }
 
-// list returns a parameter for OPENJSON: a list of any length for a statement whose text, and so whose plan, is
-// always the same. Its values are numbers and texts, which can always be encoded.
+// list returns a parameter for OPENJSON: a list of any length for a statement whose text, and so
+// whose plan, is always the same. Its values are numbers and texts, which can always be encoded.
 func list(name string, values any) sql.NamedArg {
 	doc, _ := json.Marshal(values) //nolint:errchkjson // see above
 	return sql.Named(name, mssql.NVarCharMax(doc))

@@ -27,7 +27,8 @@ func (c lateConn) Close() error {
 	return nil
 }
 
-// A connector that hangs, panics or ends its goroutine ends no caller. A connection that comes late is closed.
+// A connector that hangs, panics or ends its goroutine ends no caller. A connection that comes late
+// is closed.
 func TestAConnectorEndsNoCaller(t *testing.T) {
 	for name, f := range map[string]connects{
 		"panic":  func() (driver.Conn, error) { panic("no") },

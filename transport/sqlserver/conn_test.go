@@ -95,8 +95,8 @@ func TestWritesOneStatementWithoutATransaction(t *testing.T) {
 	}
 }
 
-// Several statements are one transaction, each is for all units of a queue, and what was sent with a lost
-// lease is not inserted.
+// Several statements are one transaction, each is for all units of a queue, and what was sent with
+// a lost lease is not inserted.
 func TestWritesABatchInOneTransaction(t *testing.T) {
 	f, s := newFake(t, map[string]answer{removePart: numbers(1), updatePart: numbers(0, 1), "[out]": numbers(41)})
 	row := func(id string) []tablequeue.Row {
@@ -276,7 +276,8 @@ func TestCancelSaysWhetherItDid(t *testing.T) {
 	}
 }
 
-// Where the server is configured with NOCOUNT it reports to no client how many rows a statement has changed.
+// Where the server is configured with NOCOUNT it reports to no client how many rows a statement has
+// changed.
 func TestPurgeCountsUnderNOCOUNT(t *testing.T) {
 	f, s := newFake(t, map[string]answer{"DELETE FROM due;": numbers(5)})
 	if n, err := s.Purge(t.Context(), "q"); err != nil || n != 5 {
@@ -287,7 +288,8 @@ func TestPurgeCountsUnderNOCOUNT(t *testing.T) {
 	}
 }
 
-// Rows that others have locked are skipped: waiting for them is a deadlock with whoever takes the row first.
+// Rows that others have locked are skipped: waiting for them is a deadlock with whoever takes the
+// row first.
 func TestReleasesSkipLockedRows(t *testing.T) {
 	q := newTable("dbo", place{schema: "dbo", table: "q"}, traits{})
 	for _, text := range []string{q.abandon, q.orphans} {
@@ -492,8 +494,8 @@ func TestNamesItsConnections(t *testing.T) {
 	}
 }
 
-// A trigger may skip some rows of an insert. Outside a transaction the others would be there, and a retry would insert them
-// again.
+// A trigger may skip some rows of an insert. Outside a transaction the others would be there, and a
+// retry would insert them again.
 func TestAnInsertThatATriggerCutsIsUndone(t *testing.T) {
 	f, s := newFake(t, map[string]answer{"INSERT INTO": numbers(1)})
 	s.tables.Set("q", newTable("dbo", s.place("q"), traits{triggers: true}))

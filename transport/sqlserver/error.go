@@ -33,8 +33,8 @@ type undoneError struct{ error }
 
 func (e undoneError) Unwrap() error { return e.error }
 
-// failed adds the operation to err, and [transport.ErrNoQueue] where a table is missing, or [transport.ErrDenied] where a
-// right is. It returns nil for nil.
+// failed adds the operation to err, and [transport.ErrNoQueue] where a table is missing, or
+// [transport.ErrDenied] where a right is. It returns nil for nil.
 func failed(err error, doing string, args ...any) error {
 	if err == nil {
 		return nil
@@ -50,8 +50,8 @@ func failed(err error, doing string, args ...any) error {
 	return failure{fmt.Errorf("sqlserver: %s: %w", fmt.Sprintf(doing, args...), err)}
 }
 
-// Outage implements [tablequeue.Outages]. A handler may have written to another database of the server that is read-only,
-// so the server is asked.
+// Outage implements [tablequeue.Outages]. A handler may have written to another database of the
+// server that is read-only, so the server is asked.
 func (s *store) Outage(ctx context.Context, err error) bool {
 	switch numberOf(err) {
 	case 1101, 1105, 9002, 40544: // no page can be allocated, the filegroup is full, the log is full, the size quota is reached
@@ -70,8 +70,8 @@ func numberOf(err error) int32 {
 	return answer.Number
 }
 
-// Classify implements [tablequeue.Store]. When the server answers with an error it has rolled back, also for a
-// statement of a handler.
+// Classify implements [tablequeue.Store]. When the server answers with an error it has rolled back,
+// also for a statement of a handler.
 func (s *store) Classify(err error) tablequeue.Class {
 	answer, answered := errors.AsType[mssql.Error](err)
 	_, never := errors.AsType[*connectError](err)
@@ -98,7 +98,8 @@ func (s *store) Classify(err error) tablequeue.Class {
 	return tablequeue.Unknown
 }
 
-// Severities: from resources on the cause is the server's, and from fatal on it ends the connection.
+// Severities: from resources on the cause is the server's, and from fatal on it ends the
+// connection.
 const (
 	resources = 17
 	fatal     = 20

@@ -80,8 +80,8 @@ func newFake(t *testing.T, answers map[string]answer) (*fakeServer, *store) {
 	return f, s
 }
 
-// texts are what has been asked since the last call, each statement by its first line that is not about locks or the
-// clock.
+// texts are what has been asked since the last call, each statement by its first line that is not
+// about locks or the clock.
 func (f *fakeServer) texts() (all []string) {
 	for _, a := range f.take() {
 		text := strings.TrimPrefix(strings.TrimPrefix(a.text, lockWait), declareNow)

@@ -25,7 +25,8 @@ func (s *store) handOver(queue string) handOver {
 	return newHandOver(s.place(queue), s.delayedPlace(queue))
 }
 
-// PrepareHandOver implements [tablequeue.HandingOver]. Ids need no index: NServiceBus receives by RowVersion.
+// PrepareHandOver implements [tablequeue.HandingOver]. Ids need no index: NServiceBus receives by
+// RowVersion.
 func (s *store) PrepareHandOver(ctx context.Context, queue string) error {
 	if err := checkName("queue", s.delayedPlace(queue).table); err != nil {
 		return failed(&tablequeue.UnfitError{Reason: "its name is too long for NServiceBus, whose table of delayed messages adds " +

@@ -82,7 +82,8 @@ func (s *store) ForgetKeys(ctx context.Context, inbox string, keys []transport.H
 	return n, failed(err, "remove ids from inbox %q", inbox)
 }
 
-// InspectInbox implements [tablequeue.Inboxes]. The number of rows in a large inbox is the server's estimate.
+// InspectInbox implements [tablequeue.Inboxes]. The number of rows in a large inbox is the server's
+// estimate.
 func (s *store) InspectInbox(ctx context.Context, inbox string) (transport.InboxStats, error) {
 	stats := transport.InboxStats{Name: inbox}
 	var oldest int64

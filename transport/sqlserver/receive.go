@@ -26,7 +26,8 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 	return rows, time.Duration(next) * time.Microsecond, nil
 }
 
-// claim reads the leased rows and, without any, the result that follows: the microseconds until the next row is due.
+// claim reads the leased rows and, without any, the result that follows: the microseconds until the
+// next row is due.
 func (s *store) claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, int64, error) {
 	rows, err := s.db.QueryContext(ctx, s.table(c.Queue).claim, sql.Named("limit", c.Limit),
 		sql.Named("for", c.For.Microseconds()), sql.Named("lease", c.Lease), sql.Named("owner", mssql.NVarCharMax(c.Owner)),

@@ -11,8 +11,8 @@ import (
 
 var _ tablequeue.DelayedTables = (*store)(nil)
 
-// An endpoint of NServiceBus keeps its delayed messages in a table with the columns Headers, Body, Due, in UTC, and
-// RowVersion.
+// An endpoint of NServiceBus keeps its delayed messages in a table with the columns Headers, Body,
+// Due, in UTC, and RowVersion.
 
 // delayed has the statements on the table with the delayed messages of NServiceBus beside a queue.
 type delayed struct{ columns, move string }
@@ -24,7 +24,8 @@ func (s *store) delayed(queue string) delayed {
 	return newDelayed(s.delayedPlace(queue), s.place(queue))
 }
 
-// delayedPlace returns the place of the table with the delayed messages of NServiceBus beside a queue.
+// delayedPlace returns the place of the table with the delayed messages of NServiceBus beside a
+// queue.
 func (s *store) delayedPlace(queue string) place {
 	at := s.place(queue)
 	at.table += tablequeue.DelayedSuffix
@@ -39,7 +40,8 @@ func newDelayed(from, to place) delayed {
 	SELECT count(*) FROM ` + from.database() + `sys.columns AS c WHERE c.object_id = ` + table + `
 	AND concat(c.name, N' ', type_name(c.system_type_id)) IN (N'Headers nvarchar', N'Body varbinary', N'Due datetime')) END`,
 
-		// move returns the number of rows that it has moved, and the microseconds until the next is due.
+		// move returns the number of rows that it has moved, and the microseconds until the next is
+		// due.
 		move: `DECLARE @now datetime = getutcdate();
 DECLARE @moved TABLE (Headers nvarchar(max), Body varbinary(max), Due datetime);
 WITH due AS (

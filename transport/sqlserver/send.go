@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/uuid"
 )
 
-// Flush implements [tablequeue.Queues]. A single statement needs no transaction, unless a trigger may skip some of its rows.
+// Flush implements [tablequeue.Queues]. A single statement needs no transaction, unless a trigger
+// may skip some of its rows.
 func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 	return s.flush(ctx, units, lockWait)
 }
@@ -34,8 +35,8 @@ func (s *store) triggered(units []*tablequeue.Unit) bool {
 	})
 }
 
-// errSkipped is the error of an insert, perhaps of some of its rows. Only a table with triggers has it, whose inserts are
-// rolled back.
+// errSkipped is the error of an insert, perhaps of some of its rows. Only a table with triggers has
+// it, whose inserts are rolled back.
 var errSkipped = errors.New("a trigger of the table has skipped a row")
 
 // inTx calls do in a transaction, which it commits when do returns nil.
@@ -51,8 +52,8 @@ func (s *store) inTx(ctx context.Context, do func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// write settles the leased rows of units, records the keys of those that it has hit, and then inserts the rows that were
-// sent with them.
+// write settles the leased rows of units, records the keys of those that it has hit, and then
+// inserts the rows that were sent with them.
 func (s *store) write(ctx context.Context, o on, units []*tablequeue.Unit) error {
 	for _, u := range units {
 		u.Lost, u.Handled = false, false // an attempt before may have set them
@@ -164,8 +165,8 @@ func (s *store) insert(ctx context.Context, o on, units []*tablequeue.Unit) erro
 	return s.replace(ctx, o, units)
 }
 
-// insertRows inserts rows and sets their Seq. The server returns the identities, which are in the order of the rows,
-// in any order.
+// insertRows inserts rows and sets their Seq. The server returns the identities, which are in the
+// order of the rows, in any order.
 func (s *store) insertRows(ctx context.Context, o on, out *outgoing, statement string) error {
 	rows, bodies := encodeRows(out.rows)
 	args := []any{list("rows", rows), sql.Named("bodies", bodies)}
@@ -189,7 +190,8 @@ func (s *store) insertRows(ctx context.Context, o on, out *outgoing, statement s
 	return nil
 }
 
-// jsonRow is an element of rowList. Its body is the BodySize bytes of @bodies from BodyFrom on, which counts from 1.
+// jsonRow is an element of rowList. Its body is the BodySize bytes of @bodies from BodyFrom on,
+// which counts from 1.
 type jsonRow struct {
 	N        int             `json:"n"`
 	Headers  json.RawMessage `json:"headers"`
@@ -220,8 +222,8 @@ func encodeRows(rows []*tablequeue.Row) (encoded []jsonRow, bodies []byte) {
 	return encoded, padded(bodies)
 }
 
-// padded pads b to one of a few lengths. Up to 8,000 bytes the length is part of a parameter's type, and the server
-// makes a plan for each type.
+// padded pads b to one of a few lengths. Up to 8,000 bytes the length is part of a parameter's
+// type, and the server makes a plan for each type.
 func padded(b []byte) []byte {
 	const unlimited = 8001
 	size := 512

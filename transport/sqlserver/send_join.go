@@ -27,8 +27,8 @@ func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) err
 	return nil
 }
 
-// sameDatabase checks the database of tx. It does not notice another server with a database of the same name and
-// tables.
+// sameDatabase checks the database of tx. It does not notice another server with a database of the
+// same name and tables.
 func (s *store) sameDatabase(ctx context.Context, tx *sql.Tx) error {
 	var name string
 	if err := tx.QueryRowContext(ctx, databaseName).Scan(&name); err != nil {
@@ -40,8 +40,8 @@ func (s *store) sameDatabase(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// ofSQLServer adds to an error that is no answer of SQL Server that the transaction may be one of another database
-// system.
+// ofSQLServer adds to an error that is no answer of SQL Server that the transaction may be one of
+// another database system.
 func ofSQLServer(ctx context.Context, err error) error {
 	if numberOf(err) != 0 || ctx.Err() != nil || errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn) {
 		return err

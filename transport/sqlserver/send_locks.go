@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// Texts before the statements that write, which set the wait for a lock. The pool resets it before the connection's
-// next use.
+// Texts before the statements that write, which set the wait for a lock. The pool resets it before
+// the connection's next use.
 const (
 	lockWait     = "SET LOCK_TIMEOUT " + dialect.LockWait + ";\n"
 	longLockWait = "SET LOCK_TIMEOUT 1000;\n" // dialect.LongLockWait
@@ -55,8 +55,8 @@ func (s *store) FlushWaiting(ctx context.Context, units []*tablequeue.Unit) erro
 	return s.flush(ctx, units, longLockWait)
 }
 
-// Locked implements [tablequeue.Locks]. It tries a lock on each queue: to see the locks of others takes rights that an
-// endpoint seldom has.
+// Locked implements [tablequeue.Locks]. It tries a lock on each queue: to see the locks of others
+// takes rights that an endpoint seldom has.
 func (s *store) Locked(ctx context.Context, queues []string) ([]bool, error) {
 	locked := make([]bool, len(queues))
 	for i, q := range queues {

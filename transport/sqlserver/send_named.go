@@ -14,9 +14,10 @@ import (
 // namedList is [rowList] with the names of the rows.
 const namedList = `OPENJSON(@rows) WITH (` + rowParts + `, [name] uniqueidentifier) AS r`
 
-// naming sets the statements on rows with names. The index on their column finds each, whatever the statistics. vacate
-// also locks the places of names that no row has, until the transaction ends, so that of two transactions that insert a
-// name one waits for the other. The conditions on the column let the server use the index, which has one.
+// naming sets the statements on rows with names. The index on their column finds each, whatever the
+// statistics. vacate also locks the places of names that no row has, until the transaction ends, so
+// that of two transactions that insert a name one waits for the other. The conditions on the column
+// let the server use the index, which has one.
 func (t *table) naming(q string) {
 	t.vacate = `DELETE q FROM OPENJSON(@names) WITH ([name] uniqueidentifier '$') AS r
 INNER LOOP JOIN ` + q + ` AS q WITH (INDEX (holdfast_timer), UPDLOCK, HOLDLOCK, ROWLOCK) ON q.timer = r.[name] AND q.timer IS NOT NULL;`
@@ -40,8 +41,8 @@ func named(units []*tablequeue.Unit) bool {
 	})
 }
 
-// replacement is the rows with names that a transaction leaves in a queue, in the order of the names: of the rows with one
-// name the last.
+// replacement is the rows with names that a transaction leaves in a queue, in the order of the
+// names: of the rows with one name the last.
 type replacement struct {
 	queue string
 	rows  []*tablequeue.Row
@@ -74,8 +75,8 @@ func replacements(units []*tablequeue.Unit) (all []*replacement) {
 	return all
 }
 
-// errNamedTwice means that another transaction has inserted a row with the same name meanwhile. Repeated, the statements
-// replace that row.
+// errNamedTwice means that another transaction has inserted a row with the same name meanwhile.
+// Repeated, the statements replace that row.
 var errNamedTwice = errors.New("another transaction sets the same name")
 
 // replace deletes the rows with the names of those of units, and inserts these.

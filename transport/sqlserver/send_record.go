@@ -18,11 +18,12 @@ const (
 	duplicateIndex = 2601
 )
 
-// errRival means that another transaction has recorded a key meanwhile. Repeated, the statement finds that key.
+// errRival means that another transaction has recorded a key meanwhile. Repeated, the statement
+// finds that key.
 var errRival = errors.New("the message is handled at the same time elsewhere")
 
-// recording is the units that one statement records, each with another key. A unit with the key of another is of a later
-// recording, which finds that key unless the lease of the other was lost.
+// recording is the units that one statement records, each with another key. A unit with the key of
+// another is of a later recording, which finds that key unless the lease of the other was lost.
 type recording struct {
 	inbox string
 	units []*tablequeue.Unit
@@ -52,8 +53,8 @@ func (r *recording) of(id []byte) *tablequeue.Unit {
 	return nil
 }
 
-// complete records the keys of r, settles the rows of the units whose key is new, and removes the keys of those whose
-// lease is lost.
+// complete records the keys of r, settles the rows of the units whose key is new, and removes the
+// keys of those whose lease is lost.
 func (s *store) complete(ctx context.Context, o on, r *recording) error {
 	if err := s.record(ctx, o, r); err != nil {
 		return fmt.Errorf("record in inbox %q: %w", r.inbox, err)

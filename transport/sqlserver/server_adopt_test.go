@@ -146,7 +146,8 @@ INSERT INTO ` + w.schema + `.q (Id, Headers) VALUES (N'no uuid', N'{"n":"1"}'), 
 	}
 }
 
-// A queue of this transport becomes one of NServiceBus with its delayed messages, and is taken over again.
+// A queue of this transport becomes one of NServiceBus with its delayed messages, and is taken over
+// again.
 func TestAQueueIsHandedOverAndTakenBackOnAServer(t *testing.T) {
 	const queue = "Go.[Peer's]"
 	w := worlds{}.of(t)

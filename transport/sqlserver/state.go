@@ -22,8 +22,8 @@ var (
 	_ tablequeue.RecordTx = (*handlerTx)(nil)
 )
 
-// errRecordChanged is the error of a commit with a record that is not as it was loaded: a handler has rolled the lock
-// back, with a savepoint.
+// errRecordChanged is the error of a commit with a record that is not as it was loaded: a handler
+// has rolled the lock back, with a savepoint.
 var errRecordChanged = errors.New("the record is not as it was loaded")
 
 // LoadRecord implements [tablequeue.RecordTx]. It begins the transaction.
@@ -145,7 +145,8 @@ func (s *store) Records(ctx context.Context, p transport.RecordPage) (page []tra
 	return page, failed(err, "read records")
 }
 
-// InspectRecords implements [tablequeue.Records]. It reads all records of the kind that are not locked.
+// InspectRecords implements [tablequeue.Records]. It reads all records of the kind that are not
+// locked.
 func (s *store) InspectRecords(ctx context.Context, kind string) (stats transport.RecordStats, err error) {
 	var oldest int64
 	err = s.db.QueryRowContext(ctx, s.records().count, bytesOf("kind", kind)).Scan(&stats.Active, &stats.Ended, &oldest)
@@ -153,7 +154,8 @@ func (s *store) InspectRecords(ctx context.Context, kind string) (stats transpor
 	return stats, failed(err, "inspect records")
 }
 
-// installRecords returns the statements that create the table of records and its version, which is among those of inboxes.
+// installRecords returns the statements that create the table of records and its version, which is
+// among those of inboxes.
 func (s *store) installRecords() []step {
 	st := s.records()
 	return []step{

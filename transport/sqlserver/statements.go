@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-// All statements of the SQL Server dialect. Lists are JSON parameters. A statement returns the numbers n, from 0, of
-// the list's elements that hit a row. Durations are in microseconds.
+// All statements of the SQL Server dialect. Lists are JSON parameters. A statement returns the
+// numbers n, from 0, of the list's elements that hit a row. Durations are in microseconds.
 
 const (
 	// databaseAndLevel returns also the compatibility level, on which OPENJSON depends.
@@ -37,8 +37,8 @@ ORDER BY t.name`
 const (
 	declareNow = "DECLARE @now datetime2(7) = sysutcdatetime();\n"
 
-	// leaseList is the list of rows that a statement names by key and lease. The loop join finds each by its key, whatever
-	// the statistics.
+	// leaseList is the list of rows that a statement names by key and lease. The loop join finds
+	// each by its key, whatever the statistics.
 	leaseList = `OPENJSON(@rows) WITH (n int '$[0]', seq bigint '$[1]', lease bigint '$[2]', after_us bigint '$[3]', undo int '$[4]', note nvarchar(max) '$[5]') AS r
 INNER LOOP JOIN `
 	// lookHint skips locked rows, also where the database keeps row versions for readers.
@@ -62,7 +62,8 @@ type traits struct {
 	first       bool // the table is of version 1: its key is seq, and its Id is text
 }
 
-// key returns the column that is the key of a row: the identity of the table. NServiceBus receives in its order.
+// key returns the column that is the key of a row: the identity of the table. NServiceBus receives
+// in its order.
 func (t traits) key() string {
 	if t.first {
 		return "seq"
@@ -70,7 +71,8 @@ func (t traits) key() string {
 	return "RowVersion"
 }
 
-// id returns the expression for the id of a row of the given name as text. NServiceBus writes ids in lower case.
+// id returns the expression for the id of a row of the given name as text. NServiceBus writes ids
+// in lower case.
 func (t traits) id(row string) string {
 	if t.first {
 		return row + "Id"
@@ -104,8 +106,8 @@ func newTable(schema string, at place, traits traits) *table {
 	return t
 }
 
-// giving returns the parts of a statement on q that return values of the rows which it hits. On a table with triggers
-// they are columns of a table variable.
+// giving returns the parts of a statement on q that return values of the rows which it hits. On a
+// table with triggers they are columns of a table variable.
 func (t *table) giving(values, hit, columns string) (declare, output, after string) {
 	if !t.traits.triggers {
 		return "", "OUTPUT " + values, ";"
@@ -113,8 +115,8 @@ func (t *table) giving(values, hit, columns string) (declare, output, after stri
 	return "DECLARE @hit TABLE (" + columns + ");\n", "OUTPUT " + values + " INTO @hit", ";\nSELECT " + hit + " FROM @hit;"
 }
 
-// leasing sets the statements that lease rows and settle leased rows. A character of headers has two bytes, where
-// UTF-8 may have three.
+// leasing sets the statements that lease rows and settle leased rows. A character of headers has
+// two bytes, where UTF-8 may have three.
 func (t *table) leasing(q string) {
 	key := t.traits.key()
 	leased := ` AS q WITH (ROWLOCK) ON q.` + key + ` = r.seq AND q.lease_id = r.lease`
@@ -162,12 +164,12 @@ WHERE q.visible_at > @now AND q.visible_at <= ` + later("@now", "@for")
 WHERE ` + key + ` = @seq AND visible_at <= sysutcdatetime();`
 }
 
-// selectCount follows a statement and returns the number of changed rows, also on a server that is configured with
-// NOCOUNT.
+// selectCount follows a statement and returns the number of changed rows, also on a server that is
+// configured with NOCOUNT.
 const selectCount = "\nSELECT @@ROWCOUNT;"
 
-// removing sets the statements that remove rows which are not leased. They remove a bounded number of rows at a time,
-// as each is locked until the statement ends.
+// removing sets the statements that remove rows which are not leased. They remove a bounded number
+// of rows at a time, as each is locked until the statement ends.
 func (t *table) removing(q string) {
 	key := t.traits.key()
 	t.cancel = `DELETE FROM ` + q + ` WITH (ROWLOCK) WHERE ` + key + ` = @seq AND delivery_count = 0;` + selectCount
@@ -207,8 +209,9 @@ const (
 
 const rowBody = `substring(@bodies, r.body_from, r.body_size)`
 
-// inserting returns the statement that inserts rows. Their identities are in the order of the rows. Each row has a new
-// Id: copies of one message share the id in their headers. With name, the rows have that column with that value.
+// inserting returns the statement that inserts rows. Their identities are in the order of the rows.
+// Each row has a new Id: copies of one message share the id in their headers. With name, the rows
+// have that column with that value.
 func (t *table) inserting(q, name, value string) string {
 	from := rowList
 	if name != "" {

@@ -8,11 +8,12 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// adoption has the statements that change a table into one of this version, in the order of their use. Each changes
-// nothing where it was executed before, and none changes a table that is of this version or does not exist.
+// adoption has the statements that change a table into one of this version, in the order of their
+// use. Each changes nothing where it was executed before, and none changes a table that is of this
+// version or does not exist.
 //
-// A table of NServiceBus gets the column lease_id last: until then it is a foreign one for every program, and an
-// adoption that was interrupted can be repeated.
+// A table of NServiceBus gets the column lease_id last: until then it is a foreign one for every
+// program, and an adoption that was interrupted can be repeated.
 type adoption struct {
 	upgrade string // rewrites a table of version 1
 	adopted string // returns 1 for a table that was adopted, and 0 for others
@@ -23,8 +24,8 @@ type adoption struct {
 	lease   string // fills the rows that fill has skipped because they were locked, and adds lease_id
 }
 
-// adoptionWait is the text before each of these statements, except fill. A statement that waits for a lock on a table
-// makes all later ones wait, so it gives up early and is repeated.
+// adoptionWait is the text before each of these statements, except fill. A statement that waits for
+// a lock on a table makes all later ones wait, so it gives up early and is repeated.
 const adoptionWait = "SET XACT_ABORT ON; SET LOCK_TIMEOUT 50;\n"
 
 func newAdoption(schema string, at place) adoption {
@@ -48,8 +49,9 @@ END`,
 	}
 }
 
-// foreignColumns are the columns of NServiceBus's queue tables with their types, as unfitQuery writes them, those that
-// an adoption adds, and those with another type in a table of this transport, which may have been handed over.
+// foreignColumns are the columns of NServiceBus's queue tables with their types, as unfitQuery
+// writes them, those that an adoption adds, and those with another type in a table of this
+// transport, which may have been handed over.
 var foreignColumns = []string{
 	`Id uniqueidentifier(16) NOT NULL`, `CorrelationId varchar(255)`, `ReplyToAddress varchar(255)`,
 	`Recoverable bit(1) NOT NULL`, `Recoverable bit(1)`, `Expires datetime(8)`, `Headers nvarchar(max) NOT NULL`,
@@ -57,8 +59,8 @@ var foreignColumns = []string{
 	`Expires datetime2(8)`, `visible_at datetime2(8)`, `delivery_count int(4)`, `lease_owner nvarchar(max)`, `last_error nvarchar(max)`,
 }
 
-// unfitQuery returns the query for the parts of a table that NServiceBus does not create, and those that it creates and
-// which are missing. A computed column BodyString is one of its options.
+// unfitQuery returns the query for the parts of a table that NServiceBus does not create, and those
+// that it creates and which are missing. A computed column BodyString is one of its options.
 func unfitQuery(table string) string {
 	return `SELECT N'column' AS kind, d.name, d.detail FROM (
 	SELECT c.name, concat(type_name(c.user_type_id),
@@ -87,8 +89,8 @@ UNION ALL SELECT N'memory-optimized table', x.name, N''
 FROM sys.tables AS x WHERE x.object_id = ` + table + ` AND x.is_memory_optimized = 1;`
 }
 
-// addedColumns returns the statements that add columns to a foreign table, and defaults that an insert of this
-// transport relies on.
+// addedColumns returns the statements that add columns to a foreign table, and defaults that an
+// insert of this transport relies on.
 func addedColumns(at place, table string) string {
 	q := at.quoted()
 	column := func(name, defaulted string) string {
@@ -105,16 +107,16 @@ func addedColumns(at place, table string) string {
 			lease_owner nvarchar(max), last_error nvarchar(max);`
 }
 
-// defaultName returns the name of the default of a table's column. Names of constraints are unique in a schema, and may
-// have no more characters than that of the table.
+// defaultName returns the name of the default of a table's column. Names of constraints are unique
+// in a schema, and may have no more characters than that of the table.
 func defaultName(table, column string) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(table))
 	return fmt.Sprintf("holdfast_%s_%016x", column, h.Sum64())
 }
 
-// filled returns the statements that make the rows visible that were there before the columns: all at one time before
-// that of newer rows, so that they keep their order.
+// filled returns the statements that make the rows visible that were there before the columns: all
+// at one time before that of newer rows, so that they keep their order.
 func filled(q string) string {
 	return `	DECLARE @at datetime2(7) = coalesce((SELECT min(visible_at) FROM ` + q + lookHint + `), sysutcdatetime());
 	DECLARE @from bigint = (SELECT min(RowVersion) FROM ` + q + lookHint + `);
@@ -127,12 +129,13 @@ func filled(q string) string {
 	END`
 }
 
-// onlineEditions is the condition that the edition of the server can create an index while rows are written: Enterprise
-// and Developer, Azure SQL Database, and Azure SQL Managed Instance.
+// onlineEditions is the condition that the edition of the server can create an index while rows are
+// written: Enterprise and Developer, Azure SQL Database, and Azure SQL Managed Instance.
 const onlineEditions = `convert(int, serverproperty(N'EngineEdition')) IN (3, 5, 8)`
 
-// addedIndexes returns the statements that add indexes to a foreign table. NServiceBus has one on RowVersion that is
-// not unique, and in newer tables one on Expires. A table of this transport has one on RowVersion that is unique.
+// addedIndexes returns the statements that add indexes to a foreign table. NServiceBus has one on
+// RowVersion that is not unique, and in newer tables one on Expires. A table of this transport has
+// one on RowVersion that is unique.
 func addedIndexes(q, table string) string {
 	create := func(text string) string { return `EXEC (` + literal(text) + ` + @online);` }
 	return `	DECLARE @online nvarchar(30) = CASE WHEN ` + onlineEditions + ` THEN N' WITH (ONLINE = ON)' ELSE N'' END;
@@ -147,8 +150,8 @@ func addedIndexes(q, table string) string {
 		` + create(`CREATE INDEX holdfast_expires ON `+q+` (Expires) WHERE Expires IS NOT NULL`)
 }
 
-// upgrade returns the statement that changes a table of version 1 into one of this version. It rewrites the table while
-// it is locked. A row whose Id is no UUID gets a new one.
+// upgrade returns the statement that changes a table of version 1 into one of this version. It
+// rewrites the table while it is locked. A row whose Id is no UUID gets a new one.
 func upgrade(versions, name string, at place, table string) string {
 	q := at.quoted()
 	return `IF col_length(` + literal(q) + `, N'seq') IS NOT NULL AND col_length(` + literal(q) + `, N'lease_id') IS NOT NULL

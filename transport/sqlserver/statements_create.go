@@ -6,8 +6,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// making sets the statements of the installer. The columns that begin with a capital are those of NServiceBus's queue
-// tables, so that its endpoints can send to them and ServiceControl can receive from them; some are for that alone.
+// making sets the statements of the installer. The columns that begin with a capital are those of
+// NServiceBus's queue tables, so that its endpoints can send to them and ServiceControl can receive
+// from them; some are for that alone.
 func (t *table) making(schema string, at place) {
 	table := `object_id(` + literal(t.quoted) + `, N'U')`
 	t.columns = `SELECT c.name FROM ` + at.database() + `sys.columns AS c WHERE c.object_id = ` + table
@@ -28,11 +29,12 @@ IF col_length(%s, N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM %[1]s W
 	t.forget = `IF object_id(` + literal(versions) + `, N'U') IS NOT NULL DELETE FROM ` + versions + ` WHERE name = ` + name + `;`
 }
 
-// tableVersion is the version of the queue tables that this package creates. Version 1 has the key seq and an Id that is
-// text.
+// tableVersion is the version of the queue tables that this package creates. Version 1 has the key
+// seq and an Id that is text.
 const tableVersion = 2
 
-// creating returns the statement that creates the missing table of a queue. index is a further index of it.
+// creating returns the statement that creates the missing table of a queue. index is a further
+// index of it.
 func (t *table) creating(table, index string) string {
 	return `IF ` + table + ` IS NULL
 BEGIN

@@ -6,8 +6,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-// foreign sets the statements on a queue table of NServiceBus. Its receivers lock the rows that they handle until they
-// delete them: those are skipped. Its oldest tables have a Body of type image.
+// foreign sets the statements on a queue table of NServiceBus. Its receivers lock the rows that
+// they handle until they delete them: those are skipped. Its oldest tables have a Body of type
+// image.
 func (t *table) foreign(q string) {
 	const locks = ` WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)`
 	t.insert = t.insertingForeign(q)

@@ -38,10 +38,12 @@ ALTER TABLE ` + q + ` DROP COLUMN visible_at, delivery_count, lease_id, lease_ow
 	}
 }
 
-// moving has the statements that move delayed messages from a queue into the table of delayed messages of NServiceBus.
+// moving has the statements that move delayed messages from a queue into the table of delayed
+// messages of NServiceBus.
 type moving struct{ find, move string }
 
-// newMoving returns the statements for the rows that become visible later; with all, for all rows without a lease.
+// newMoving returns the statements for the rows that become visible later; with all, for all rows
+// without a lease.
 func newMoving(from *table, delayed place, all bool) moving {
 	which := `visible_at > sysutcdatetime() AND lease_id IS NULL`
 	if all {

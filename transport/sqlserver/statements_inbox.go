@@ -9,8 +9,9 @@ import (
 // inboxVersion is the version of the inboxes that this package creates.
 const inboxVersion = 1
 
-// createInboxVersions returns the statement that creates the table with the versions of inboxes. It is not that of queues:
-// programs of the version before remove expired rows from every name in that table.
+// createInboxVersions returns the statement that creates the table with the versions of inboxes. It
+// is not that of queues: programs of the version before remove expired rows from every name in that
+// table.
 func createInboxVersions(schema string) string {
 	q := quote(schema, dialect.InboxTable)
 	return `IF object_id(` + literal(q) + `, N'U') IS NULL
@@ -20,21 +21,23 @@ func createInboxVersions(schema string) string {
 		forgotten_at datetime2(7) NOT NULL DEFAULT sysutcdatetime());`
 }
 
-// inboxTable is the statements on an inbox. Its key is binary, as the server sorts a uniqueidentifier by its last bytes
-// first: keys that grow with time are inserted at the end.
+// inboxTable is the statements on an inbox. Its key is binary, as the server sorts a
+// uniqueidentifier by its last bytes first: keys that grow with time are inserted at the end.
 type inboxTable struct {
 	create, note, drop, unnote, columns, version,
 	record, find, due, forget, forgetKeys, inspect string
 }
 
-// keyList is the list of keys that a statement names: each key is searched by the table's key, whatever the statistics.
+// keyList is the list of keys that a statement names: each key is searched by the table's key,
+// whatever the statistics.
 const (
 	keyList = `OPENJSON(@keys) WITH (n int '$[0]', [key] char(32) '$[1]', [sum] int '$[2]') AS r
 %s LOOP JOIN `
 	keyHit = ` ON h.[key] = convert(binary(16), r.[key], 2)`
 )
 
-// dueForForgetting returns the statement that marks the inbox with a name, if no process has removed its old keys for long.
+// dueForForgetting returns the statement that marks the inbox with a name, if no process has
+// removed its old keys for long.
 func dueForForgetting(schema, name string) string {
 	return declareNow + `UPDATE ` + quote(schema, dialect.InboxTable) + ` WITH (ROWLOCK) SET forgotten_at = @now
 WHERE name = ` + literal(name) + ` AND forgotten_at <= ` + later("@now", "@ago") + `;` + selectCount
@@ -64,8 +67,8 @@ IF %s AND NOT EXISTS (SELECT 1 FROM %[1]s WHERE name = %[2]s)
 		columns: `SELECT c.name FROM ` + at.database() + `sys.columns AS c WHERE c.object_id = object_id(` + table + `, N'U')`,
 		version: `SELECT version FROM ` + versions + ` WHERE name = ` + name,
 
-		// It takes no locks on ranges, for which all that record new keys would wait. Where two record one key at once, the
-		// server refuses the second.
+		// It takes no locks on ranges, for which all that record new keys would wait. Where two
+		// record one key at once, the server refuses the second.
 		record: `INSERT INTO ` + q + ` ([key], [sum]) OUTPUT inserted.[key]
 SELECT convert(binary(16), r.[key], 2), r.[sum] FROM ` + left + q + ` AS h WITH (ROWLOCK, READCOMMITTEDLOCK)` + keyHit + `
 WHERE h.[key] IS NULL ORDER BY r.[key];`,

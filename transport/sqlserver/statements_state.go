@@ -11,7 +11,8 @@ import (
 // recordsVersion is the version of the table of records that this package creates.
 const recordsVersion = 1
 
-// recordTable is the statements on the table of records. Names are bytes of UTF-8, so that no collation compares them.
+// recordTable is the statements on the table of records. Names are bytes of UTF-8, so that no
+// collation compares them.
 type recordTable struct {
 	create, note, columns, version,
 	insert, lock, save, remove, forget, page, one, count string
@@ -20,8 +21,8 @@ type recordTable struct {
 // recordColumns are the columns of a record as scanRecord reads them.
 const recordColumns = `id, kind, [key], version, status, state, meta, started, changed`
 
-// recordWait is the time for which a statement in a handler's transaction waits for a record. It ends with the statement:
-// the handler's own statements wait as the handler says.
+// recordWait is the time for which a statement in a handler's transaction waits for a record. It
+// ends with the statement: the handler's own statements wait as the handler says.
 var recordWait = "SET LOCK_TIMEOUT " + strconv.FormatInt(tablequeue.RecordWait.Milliseconds(), 10) + ";\n"
 
 func newRecords(schema string) *recordTable {
@@ -52,8 +53,9 @@ IF NOT EXISTS (SELECT 1 FROM %[1]s WHERE name = %[2]s)
 		columns: `SELECT c.name FROM sys.columns AS c WHERE c.object_id = object_id(` + table + `, N'U')`,
 		version: `SELECT version FROM ` + versions + ` WHERE name = ` + name,
 
-		// A record that is created has the version 0 until the commit. Both parts wait for another one of the same id that
-		// is not committed. The error of a duplicate key ends the insert alone.
+		// A record that is created has the version 0 until the commit. Both parts wait for another
+		// one of the same id that is not committed. The error of a duplicate key ends the insert
+		// alone.
 		insert: `IF NOT EXISTS (SELECT 1 FROM ` + q + ` WITH (ROWLOCK, READCOMMITTEDLOCK) WHERE id = @id)
 BEGIN
 	BEGIN TRY

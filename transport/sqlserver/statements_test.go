@@ -15,8 +15,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// TestStatementsAreTheReviewedOnes compares all statements with testdata/statements.sql, in which names
-// show where they go: a schema and a queue with every quote there is.
+// TestStatementsAreTheReviewedOnes compares all statements with testdata/statements.sql, in which
+// names show where they go: a schema and a queue with every quote there is.
 func TestStatementsAreTheReviewedOnes(t *testing.T) {
 	const file = "testdata/statements.sql"
 	schema, queue := `my's [schema]`, `Sales."Orders"]'--`
@@ -85,8 +85,8 @@ func addFields(add func(name, statement string), of string, v reflect.Value) {
 	}
 }
 
-// Every statement on a queue's rows locks single rows or none: a lock on pages or the table would have
-// receivers wait for each other.
+// Every statement on a queue's rows locks single rows or none: a lock on pages or the table would
+// have receivers wait for each other.
 func TestStatementsLockRowsOnly(t *testing.T) {
 	q, in := newTable("dbo", place{schema: "dbo", table: "q"}, traits{}), newInbox("dbo", place{schema: "dbo", table: "in"})
 	records := newRecords("dbo")

@@ -22,8 +22,9 @@ func parsed(text string) (n int, err error) {
 	return n, nil
 }
 
-// TestStatementsAreTSQL reads the reviewed statements by a grammar. What it does not take as one statement
-// it may take as several, so they are counted: one each, and those that end with a semicolon before.
+// TestStatementsAreTSQL reads the reviewed statements by a grammar. What it does not take as one
+// statement it may take as several, so they are counted: one each, and those that end with a
+// semicolon before.
 func TestStatementsAreTSQL(t *testing.T) {
 	text, err := os.ReadFile("testdata/statements.sql")
 	ok(t, err)
@@ -47,7 +48,8 @@ func TestStatementsAreTSQL(t *testing.T) {
 	}
 }
 
-// statements is how many text is meant to have: what begins on a line of its own, after the end of another.
+// statements is how many text is meant to have: what begins on a line of its own, after the end of
+// another.
 func statements(text string) (n int) {
 	ended := true
 	for _, line := range strings.Split(strings.TrimSpace(text), "\n") {

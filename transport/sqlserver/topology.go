@@ -97,8 +97,9 @@ func (s *store) installation(plan transport.Plan) []step {
 	return steps
 }
 
-// Script returns the installer's statements for plan as text for sqlcmd. It needs no connection. Executed again, the
-// text changes nothing. It does not change tables of NServiceBus, unless Adopt is set.
+// Script returns the installer's statements for plan as text for sqlcmd. It needs no connection.
+// Executed again, the text changes nothing. It does not change tables of NServiceBus, unless Adopt
+// is set.
 func (m *Transport) Script(plan transport.Plan) (string, error) {
 	set, err := m.settings("")
 	if err != nil {
@@ -240,7 +241,8 @@ func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
 	return failed(err, "take message %d of queue %q", u.Lease.Seq, u.Queue)
 }
 
-// takeForeign deletes the row of u, which its table has no lease for, and inserts the rows that are sent with it.
+// takeForeign deletes the row of u, which its table has no lease for, and inserts the rows that are
+// sent with it.
 func (s *store) takeForeign(ctx context.Context, tx *sql.Tx, u *tablequeue.Unit) error {
 	n, err := changed(ctx, tx, s.table(u.Queue).take, sql.Named("seq", u.Lease.Seq), sql.Named("id", u.RowID))
 	if u.Lost = n == 0; err != nil || u.Lost {

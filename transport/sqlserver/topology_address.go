@@ -18,9 +18,9 @@ var errAddress = errors.New("it has an at sign or begins with a bracket, so it m
 // place is the place of a queue's table.
 type place struct{ catalog, schema, table string } // no catalog is the connection's database
 
-// parse returns the place of a queue's table. NServiceBus writes table@[schema]@[database]. It reads names of tables in
-// brackets and schemas without brackets too. Text without an at sign and without a bracket at its beginning is the name
-// of a table in the store's schema.
+// parse returns the place of a queue's table. NServiceBus writes table@[schema]@[database]. It
+// reads names of tables in brackets and schemas without brackets too. Text without an at sign and
+// without a bracket at its beginning is the name of a table in the store's schema.
 func (s *store) parse(queue string) (place, error) {
 	p := place{schema: s.Schema, table: queue}
 	if isAddress(queue) {
@@ -77,8 +77,8 @@ func identifier(text string) (name, rest string, ok bool) {
 	return text[:end], text[end:], end > 0
 }
 
-// place is parse for a queue that Check has passed, or that the store itself has listed: versions before addresses took
-// more texts for the name of a table.
+// place is parse for a queue that Check has passed, or that the store itself has listed: versions
+// before addresses took more texts for the name of a table.
 func (s *store) place(queue string) place {
 	p, err := s.parse(queue)
 	if err != nil {
@@ -99,8 +99,8 @@ func (s *store) Address(queue string) string {
 	return p.address()
 }
 
-// ShortName implements [transport.Addresser]: the table, with the schema where that is not the store's, and with the
-// database where that is not the connection's.
+// ShortName implements [transport.Addresser]: the table, with the schema where that is not the
+// store's, and with the database where that is not the connection's.
 func (s *store) ShortName(address string) string {
 	if !isAddress(address) {
 		return address
@@ -112,7 +112,8 @@ func (s *store) ShortName(address string) string {
 	return p.queue(s.Schema)
 }
 
-// subscriber returns the name of a queue in the table of subscriptions: its own, or that for NServiceBus.
+// subscriber returns the name of a queue in the table of subscriptions: its own, or that for
+// NServiceBus.
 func (s *store) subscriber(queue string) string {
 	if s.Routing == "" {
 		return queue
@@ -144,7 +145,8 @@ func (p place) queue(schema string) string {
 	return p.address()
 }
 
-// database returns the text before the name of a view of the catalog, which is that of the place's database.
+// database returns the text before the name of a view of the catalog, which is that of the place's
+// database.
 func (p place) database() string {
 	if p.catalog == "" {
 		return ""

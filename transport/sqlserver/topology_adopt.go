@@ -17,7 +17,8 @@ import (
 
 // Statements of an installer that adopts tables.
 const (
-	// tryInstallLock returns a negative number while another process installs. The lock is the session's.
+	// tryInstallLock returns a negative number while another process installs. The lock is the
+	// session's.
 	tryInstallLock = `DECLARE @got int;
 EXEC @got = sp_getapplock @Resource = @name, @LockMode = 'Exclusive', @LockOwner = 'Session', @LockTimeout = 0;
 SELECT @got;`
@@ -30,16 +31,17 @@ SELECT @got;`
 // An installer that waits logs that at first, and then each progressEvery.
 const progressEvery = 5 * time.Second
 
-// adopter changes the tables of queues into tables of this version, on a session of its own that keeps other installers
-// away. It never waits for a lock in a transaction.
+// adopter changes the tables of queues into tables of this version, on a session of its own that
+// keeps other installers away. It never waits for a lock in a transaction.
 type adopter struct {
 	*store
 	conn *sql.Conn
 	said time.Time // of the last line about progress
 }
 
-// adopt adds the columns and indexes of this transport to the tables of NServiceBus among the plan's, except shared
-// ones, which are used as they are. It changes tables of version 1 into those of this version. Messages stay.
+// adopt adds the columns and indexes of this transport to the tables of NServiceBus among the
+// plan's, except shared ones, which are used as they are. It changes tables of version 1 into those
+// of this version. Messages stay.
 func (s *store) adopt(ctx context.Context, plan transport.Plan) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
@@ -58,7 +60,8 @@ func (s *store) adopt(ctx context.Context, plan transport.Plan) error {
 	return nil
 }
 
-// end releases the lock. Where the session does not answer it is closed, and the server releases the lock.
+// end releases the lock. Where the session does not answer it is closed, and the server releases
+// the lock.
 func (a *adopter) end(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
@@ -136,7 +139,8 @@ func (a *adopter) foreign(ctx context.Context, queue string, statements adoption
 	return nil
 }
 
-// change executes a statement that changes a table: again while another session keeps the table or a row locked.
+// change executes a statement that changes a table: again while another session keeps the table or
+// a row locked.
 func (a *adopter) change(ctx context.Context, queue, statement string) error {
 	const why = "the table is locked by another transaction, such as that of a sender, a dump or a receiver of NServiceBus: trying again"
 	return a.again(ctx, why, func() (bool, error) {
@@ -164,7 +168,8 @@ func refusal(parts []string) error {
 	return errors.New("its table is not as NServiceBus creates it, and is not adopted: found " + strings.Join(parts, ", "))
 }
 
-// warnOffline says that senders wait while indexes are created, where the edition cannot do that online.
+// warnOffline says that senders wait while indexes are created, where the edition cannot do that
+// online.
 func (a *adopter) warnOffline(ctx context.Context, queue string) error {
 	online, err := changed(ctx, a.conn, canIndexOnline)
 	if err == nil && online == 0 {

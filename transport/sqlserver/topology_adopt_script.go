@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// adoptionScript returns the batches of a script that adopt tables. After one that is refused, no further statement of
-// the script is executed.
+// adoptionScript returns the batches of a script that adopt tables. After one that is refused, no
+// further statement of the script is executed.
 func (s *store) adoptionScript(plan transport.Plan) (steps []step) {
 	for _, q := range plan.Queues {
 		of, a := fmt.Sprintf("queue %q", q.Name), newAdoption(s.Schema, s.place(q.Name))
@@ -24,7 +24,8 @@ func (s *store) adoptionScript(plan transport.Plan) (steps []step) {
 	return append(steps, step{"locks", strings.TrimSpace(anyLockWait)})
 }
 
-// refused returns the batch that lists the parts of a table which keep it from being adopted, and then ends the script.
+// refused returns the batch that lists the parts of a table which keep it from being adopted, and
+// then ends the script.
 func (s *store) refused(queue, unfit string) string {
 	q := s.place(queue).quoted()
 	return `IF object_id(` + literal(q) + `, N'U') IS NOT NULL AND col_length(` + literal(q) + `, N'lease_id') IS NULL
@@ -41,7 +42,8 @@ BEGIN
 END`
 }
 
-// repeated returns the batch that executes a statement of an adoption until the table is not locked by others.
+// repeated returns the batch that executes a statement of an adoption until the table is not locked
+// by others.
 func repeated(queue, statement string) string {
 	return `DECLARE @again bit = 1;
 WHILE @again = 1

@@ -227,8 +227,8 @@ func TestATableOfVersion1IsRewrittenOnDemand(t *testing.T) {
 	}
 }
 
-// The script has the statements of the installer, in pieces that repeat themselves while a table is locked. A refusal
-// ends it.
+// The script has the statements of the installer, in pieces that repeat themselves while a table is
+// locked. A refusal ends it.
 func TestTheScriptAdoptsInTheSameSteps(t *testing.T) {
 	text, err := (&Transport{Adopt: true}).Script(transport.Plan{Queues: []transport.Queue{{Name: "q"}}})
 	ok(t, err)
@@ -282,8 +282,8 @@ func TestAnInterruptedAdoptionCanBeRepeated(t *testing.T) {
 	}
 }
 
-// A queue that was sent to as one of NServiceBus's is used as one of this transport once it has been adopted, by this
-// process or by another.
+// A queue that was sent to as one of NServiceBus's is used as one of this transport once it has
+// been adopted, by this process or by another.
 func TestAnAdoptedTableIsNoLongerForeign(t *testing.T) {
 	for name, become := range map[string]func(f *fakeServer, s *store){
 		"by this process": func(_ *fakeServer, s *store) {

@@ -12,8 +12,9 @@ import (
 	"modernc.org/sqlite"
 )
 
-// The query for the parts that keep a table from being adopted is in the SQL that SQLite has in common with SQL Server.
-// The tests execute it there, on tables that stand in for the server's catalog.
+// The query for the parts that keep a table from being adopted is in the SQL that SQLite has in
+// common with SQL Server. The tests execute it there, on tables that stand in for the server's
+// catalog.
 
 func init() {
 	first := func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) { return args[0], nil }

@@ -10,8 +10,8 @@ import (
 
 var _ tablequeue.Examiner = (*store)(nil)
 
-// Examine implements [tablequeue.Examiner]. The key of a row is a bigint in every table, so there is no warning about
-// its range.
+// Examine implements [tablequeue.Examiner]. The key of a row is a bigint in every table, so there
+// is no warning about its range.
 func (s *store) Examine(ctx context.Context, q transport.Queue) (all []tablequeue.Remark, err error) {
 	columns, err := s.columns(ctx, q.Name)
 	if err != nil {

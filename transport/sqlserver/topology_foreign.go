@@ -16,7 +16,8 @@ const (
 	hasTriggers   = 334 // OUTPUT without INTO
 )
 
-// repeat calls do, which uses the table of queue: again while it fails because of a trait that was not known.
+// repeat calls do, which uses the table of queue: again while it fails because of a trait that was
+// not known.
 func (s *store) repeat(ctx context.Context, queue string, do func() error) error {
 	return s.detector.Repeat(ctx, []*tablequeue.Unit{{Verb: tablequeue.Delete, Queue: queue}}, do)
 }
@@ -28,8 +29,8 @@ func refusedByTrait(err error) bool {
 // Foreign implements [tablequeue.Foreign].
 func (s *store) Foreign(queue string) bool { return s.table(queue).traits.foreign }
 
-// detectTraits reports whether a queue's table has traits that were not known. The server names a table with triggers in
-// words only, so that all queues are taken to have them.
+// detectTraits reports whether a queue's table has traits that were not known. The server names a
+// table with triggers in words only, so that all queues are taken to have them.
 func (s *store) detectTraits(ctx context.Context, queue string, err error) bool {
 	traits := s.table(queue).traits
 	if numberOf(err) == hasTriggers {
@@ -44,7 +45,8 @@ func (s *store) detectTraits(ctx context.Context, queue string, err error) bool 
 	return true
 }
 
-// of returns the traits of a table with these columns. A table that does not exist has those of a new one.
+// of returns the traits of a table with these columns. A table that does not exist has those of a
+// new one.
 func (t traits) of(columns []string) traits {
 	ours := slices.Contains(columns, "lease_id")
 	t.foreign = len(columns) > 0 && !ours
@@ -53,8 +55,8 @@ func (t traits) of(columns []string) traits {
 	return t
 }
 
-// unfit returns the reason why a table without lease_id is not received from: [dialect.ErrForeign], or that it is no
-// queue at all.
+// unfit returns the reason why a table without lease_id is not received from: [dialect.ErrForeign],
+// or that it is no queue at all.
 func unfit(columns []string) error {
 	for _, c := range []string{"Id", "Expires", "Headers", "Body", "RowVersion"} {
 		if !slices.Contains(columns, c) {

@@ -69,7 +69,8 @@ func TestAQueueOfNServiceBusIsSentTo(t *testing.T) {
 	isErr(t, s.Exists(t.Context(), "foreign"), dialect.ErrForeign)
 }
 
-// Two find out at once what a table is: the one that comes second has been refused for the same reason.
+// Two find out at once what a table is: the one that comes second has been refused for the same
+// reason.
 func TestAQueueOfNServiceBusIsFoundOutByTwoAtOnce(t *testing.T) {
 	_, s := newFake(t, foreignAnswers())
 	units := []*tablequeue.Unit{{Rows: []tablequeue.Row{sentTo("foreign", anID)}}}
@@ -109,7 +110,8 @@ func TestRepeatAtAQueueOfNServiceBus(t *testing.T) {
 	ok(t, foreign.Rollback())
 }
 
-// A statement that gives what it hits is refused on a table with triggers; by way of a table variable it is not.
+// A statement that gives what it hits is refused on a table with triggers; by way of a table
+// variable it is not.
 func TestTablesMayHaveTriggers(t *testing.T) {
 	f, s := newFake(t, map[string]answer{
 		claimPart: serverError(334, 16), removePart: serverError(334, 16), insertPart: serverError(334, 16), "OUTPUT r.n": serverError(334, 16),

@@ -9,7 +9,8 @@ import (
 
 // The statements on the tables beside the queues. They belong to statements.go.
 
-// createSchema returns the statement that creates a missing schema. CREATE SCHEMA has to be alone in its batch.
+// createSchema returns the statement that creates a missing schema. CREATE SCHEMA has to be alone
+// in its batch.
 func createSchema(schema string) string {
 	return `IF schema_id(` + literal(schema) + `) IS NULL EXEC (` + literal("CREATE SCHEMA "+bracket(schema)) + `);`
 }
@@ -33,11 +34,12 @@ WHERE q.swept_at <= dateadd(second, -%d, @now);`, q, int(tablequeue.SweepPause.S
 	}
 }
 
-// subscriptionStatements are the statements on the table of subscriptions. Types differ by case, whatever the
-// database's collation.
+// subscriptionStatements are the statements on the table of subscriptions. Types differ by case,
+// whatever the database's collation.
 type subscriptionStatements struct{ create, add, remove, all, forget string }
 
-// The longest names of types. In the driver's own table they are part of a key, which has at most 900 bytes.
+// The longest names of types. In the driver's own table they are part of a key, which has at most
+// 900 bytes.
 const (
 	maxType  = 300
 	maxTopic = 200
@@ -62,8 +64,8 @@ WHERE NOT EXISTS (SELECT 1 FROM ` + q + ` AS s WITH (UPDLOCK, HOLDLOCK) WHERE s.
 	}
 }
 
-// newRouting returns the statements on a table of NServiceBus's shape, which is shared with its endpoints and has the
-// endpoint in its key.
+// newRouting returns the statements on a table of NServiceBus's shape, which is shared with its
+// endpoints and has the endpoint in its key.
 func newRouting(schema, table string) subscriptionStatements {
 	q := quote(schema, table)
 	const types = `(SELECT DISTINCT r.[type] FROM OPENJSON(@types) WITH ([type] nvarchar(200) '$') AS r)`

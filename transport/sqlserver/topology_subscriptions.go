@@ -10,7 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-// subscribers returns the statements on the table of subscriptions: the driver's own, or one shared with NServiceBus.
+// subscribers returns the statements on the table of subscriptions: the driver's own, or one shared
+// with NServiceBus.
 func (s *store) subscribers() subscriptionStatements {
 	if s.Routing != "" {
 		return newRouting(s.Schema, s.Routing)
@@ -58,7 +59,8 @@ func (s *store) Subscriptions(ctx context.Context) (all []tablequeue.Subscriptio
 	return all, noSubscriptions(err, "read subscriptions")
 }
 
-// noSubscriptions is failed, but with [tablequeue.ErrNotInstalled] where the table of subscriptions is missing.
+// noSubscriptions is failed, but with [tablequeue.ErrNotInstalled] where the table of subscriptions
+// is missing.
 func noSubscriptions(err error, doing string, args ...any) error {
 	if numberOf(err) == invalidObject {
 		err = fmt.Errorf("%w: %w", tablequeue.ErrNotInstalled, err)

@@ -19,7 +19,8 @@ import (
 var firstColumns = column("seq", "Id", "CorrelationId", "ReplyToAddress", "Recoverable", "Expires", "Headers", "Body", "visible_at",
 	"delivery_count", "lease_id", "lease_owner", "last_error")
 
-// A statement on a table of version 1 is refused for its column RowVersion, and is repeated with seq.
+// A statement on a table of version 1 is refused for its column RowVersion, and is repeated with
+// seq.
 func TestATableOfVersion1IsUsedByItsColumns(t *testing.T) {
 	refused := serverError(invalidColumn, 16)
 	lease := tablequeue.Lease{Seq: 7, ID: 10}
@@ -81,7 +82,8 @@ func TestATableOfVersion1IsUsedByItsColumns(t *testing.T) {
 	}
 }
 
-// An installer of this version leaves the tables of version 1 as they are, and gives new tables version 2.
+// An installer of this version leaves the tables of version 1 as they are, and gives new tables
+// version 2.
 func TestTablesKeepTheVersionThatTheyWereMadeBy(t *testing.T) {
 	q := newTable("dbo", place{schema: "dbo", table: "q"}, traits{})
 	for _, want := range []string{"version > 2)", "CASE WHEN col_length(N'[dbo].[q]', N'RowVersion') IS NULL THEN 1 ELSE 2 END"} {
@@ -213,7 +215,8 @@ func TestATableThatIsNoQueueIsNamedAsSuch(t *testing.T) {
 	}
 }
 
-// A tool reads an error queue of NServiceBus through the engine, and takes a failure by the id of its row.
+// A tool reads an error queue of NServiceBus through the engine, and takes a failure by the id of
+// its row.
 func TestAToolTakesAFailureOfNServiceBus(t *testing.T) {
 	rows := recordedRows(t)
 	f, s := newFake(t, browsingAnswers(rows))

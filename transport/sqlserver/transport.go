@@ -18,34 +18,40 @@ import (
 
 var _ transport.Transport = (*Transport)(nil)
 
-// MaxBody is the largest body of a message in bytes. A larger one is refused with a [*transport.TooLargeError].
+// MaxBody is the largest body of a message in bytes. A larger one is refused with a
+// [*transport.TooLargeError].
 const MaxBody = tablequeue.MaxBody
 
-// Transport is the transport on Microsoft SQL Server 2016 or newer and Azure SQL, at compatibility level 130 or
-// above. It may be copied before use and opened several times.
+// Transport is the transport on Microsoft SQL Server 2016 or newer and Azure SQL, at compatibility
+// level 130 or above. It may be copied before use and opened several times.
 type Transport struct {
-	// URL is the database to connect to: sqlserver://user:password@host:1433?database=shop, or another form that
-	// github.com/microsoft/go-mssqldb accepts. Required unless Connector is set.
+	// URL is the database to connect to: sqlserver://user:password@host:1433?database=shop, or
+	// another form that github.com/microsoft/go-mssqldb accepts. Required unless Connector is set.
 	URL string
-	// Connector opens the connections instead of URL. It is a connector of github.com/microsoft/go-mssqldb, or wraps one,
-	// for instance to supply a password or a token that changes: it is called for each new connection. It must return within a
-	// minute, and when its context ends. It must be safe for concurrent use.
+	// Connector opens the connections instead of URL. It is a connector of
+	// github.com/microsoft/go-mssqldb, or wraps one, for instance to supply a password or a token
+	// that changes: it is called for each new connection. It must return within a minute, and when
+	// its context ends. It must be safe for concurrent use.
 	Connector driver.Connector
-	// Schema is the database schema of the queue tables. Endpoints that send to each other share it. Empty: dbo.
+	// Schema is the database schema of the queue tables. Endpoints that send to each other share
+	// it. Empty: dbo.
 	Schema string
-	// Lease is the time for which a received message is invisible to other receivers, unless the lease is renewed. When a
-	// process crashes, its messages are delivered again after this time. 0: 30 s.
+	// Lease is the time for which a received message is invisible to other receivers, unless the
+	// lease is renewed. When a process crashes, its messages are delivered again after this time.
+	// 0: 30 s.
 	Lease time.Duration
-	// MaxTx is the maximum number of open transactions of handlers. Further handlers wait. Each transaction uses one
-	// connection. 0: 32.
+	// MaxTx is the maximum number of open transactions of handlers. Further handlers wait. Each
+	// transaction uses one connection. 0: 32.
 	MaxTx int
-	// SubscriptionRouting is the name of a table of subscriptions in Schema that is shared with NServiceBus endpoints,
-	// whose default name for it is SubscriptionRouting. Empty: a table of the driver's own.
+	// SubscriptionRouting is the name of a table of subscriptions in Schema that is shared with
+	// NServiceBus endpoints, whose default name for it is SubscriptionRouting. Empty: a table of
+	// the driver's own.
 	SubscriptionRouting string
-	// Adopt makes Install, and Script, take over the queue tables that NServiceBus has created: they get columns and
-	// indexes, and keep their messages. A table with other columns than NServiceBus's, or with triggers for example, is
-	// refused. Shared queues, such as the error queue, are used as they are. Tables of version 1 of this transport are rewritten as tables of the present version. Stop the endpoints
-	// that receive from these tables before.
+	// Adopt makes Install, and Script, take over the queue tables that NServiceBus has created:
+	// they get columns and indexes, and keep their messages. A table with other columns than
+	// NServiceBus's, or with triggers for example, is refused. Shared queues, such as the error
+	// queue, are used as they are. Tables of version 1 of this transport are rewritten as tables of
+	// the present version. Stop the endpoints that receive from these tables before.
 	Adopt bool
 }
 

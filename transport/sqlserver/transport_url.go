@@ -20,10 +20,11 @@ var clientOptions = []string{
 	msdsn.Timezone, msdsn.TrustServerCertificate, msdsn.UserID, msdsn.WorkstationID,
 }
 
-// ParseURL returns the transport of a URL such as sqlserver://user:password@host:1433?database=shop&schema=app. The
-// options schema, lease, max_tx and subscription_routing set the fields of those names. Further options are those of
-// github.com/microsoft/go-mssqldb; an unknown one is an error that names it. No error repeats the URL, which may hold a
-// password.
+// ParseURL returns the transport of a URL such as
+// sqlserver://user:password@host:1433?database=shop&schema=app. The options schema, lease, max_tx
+// and subscription_routing set the fields of those names. Further options are those of
+// github.com/microsoft/go-mssqldb; an unknown one is an error that names it. No error repeats the
+// URL, which may hold a password.
 func ParseURL(raw string) (*Transport, error) {
 	t := &Transport{}
 	own := dialect.Options{

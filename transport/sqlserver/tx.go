@@ -20,14 +20,15 @@ type Session interface {
 	Tx(ctx context.Context) (transport.HandlerTx, error)
 }
 
-// Tx returns the transaction of the message that is being handled. The handler's writes, the messages that it sends and
-// the completion of its message are committed together or not at all. The transaction begins with the first call. The
-// handlers of a message share it, and use it one at a time. It needs the transaction mode SendsAtomicWithReceive, or a
-// [Transport] as the endpoint's outbox; then the transaction records in the database that the message was handled.
+// Tx returns the transaction of the message that is being handled. The handler's writes, the
+// messages that it sends and the completion of its message are committed together or not at all.
+// The transaction begins with the first call. The handlers of a message share it, and use it one at
+// a time. It needs the transaction mode SendsAtomicWithReceive, or a [Transport] as the endpoint's
+// outbox; then the transaction records in the database that the message was handled.
 //
-// The endpoint ends it: the message of a handler that commits it or rolls it back fails. When a statement fails, SQL
-// Server undoes that statement alone, unless the session sets XACT_ABORT: the other writes of a handler that ignores
-// the error are committed.
+// The endpoint ends it: the message of a handler that commits it or rolls it back fails. When a
+// statement fails, SQL Server undoes that statement alone, unless the session sets XACT_ABORT: the
+// other writes of a handler that ignores the error are committed.
 func Tx(ctx context.Context, s Session) (*sql.Tx, error) {
 	t, err := s.Tx(ctx)
 	if err != nil {
@@ -41,8 +42,8 @@ func Tx(ctx context.Context, s Session) (*sql.Tx, error) {
 	return own.begun(ctx)
 }
 
-// handlerTx is a transaction in which a delivery is completed. It takes a connection at the first call of [Tx]. A
-// message without such a call is completed like any other.
+// handlerTx is a transaction in which a delivery is completed. It takes a connection at the first
+// call of [Tx]. A message without such a call is completed like any other.
 type handlerTx struct {
 	store *store
 	tx    *sql.Tx
@@ -81,8 +82,8 @@ func (t *handlerTx) begin(ctx context.Context) {
 	t.tx = tx
 }
 
-// Complete implements [tablequeue.StoreTx]. When the server has ended the transaction, for example after a deadlock,
-// the client refuses the first statement.
+// Complete implements [tablequeue.StoreTx]. When the server has ended the transaction, for example
+// after a deadlock, the client refuses the first statement.
 func (t *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	switch {
 	case t.over:

@@ -20,11 +20,13 @@ import (
 	"github.com/holdfast-go/holdfast/transport/transporttest"
 )
 
-// The suite on AWS itself: make test-aws. It takes credentials that may create and delete queues and topics whose names
-// begin with "holdfast-test-", and the region in HOLDFAST_TEST_AWS. Standard queues promise no order and tell only
-// approximately how many messages they hold, so the rules about these are left out by the Makefile.
+// The suite on AWS itself: make test-aws. It takes credentials that may create and delete queues
+// and topics whose names begin with "holdfast-test-", and the region in HOLDFAST_TEST_AWS. Standard
+// queues promise no order and tell only approximately how many messages they hold, so the rules
+// about these are left out by the Makefile.
 
-// onAWS is a transport whose queues and topics have a prefix of their own, and are deleted with the test.
+// onAWS is a transport whose queues and topics have a prefix of their own, and are deleted with the
+// test.
 func onAWS(t *testing.T) *sqs.Transport {
 	t.Helper()
 	region := os.Getenv("HOLDFAST_TEST_AWS")
@@ -89,7 +91,8 @@ func TestConformanceOnAWS(t *testing.T) {
 	}
 }
 
-// What a stand-in may be lenient about: the largest message there is, in bytes of several kinds, comes as it was.
+// What a stand-in may be lenient about: the largest message there is, in bytes of several kinds,
+// comes as it was.
 func TestTheLargestMessagesAreTakenByAWS(t *testing.T) {
 	for name, raw := range map[string]bool{"envelope": false, "raw": true} {
 		t.Run(name, func(t *testing.T) {

@@ -18,22 +18,24 @@ var (
 )
 
 const (
-	// browseLease is how long a listed message stays hidden if the process dies. Next renews it when half of it is over.
+	// browseLease is how long a listed message stays hidden if the process dies. Next renews it
+	// when half of it is over.
 	browseLease = 5 * time.Minute
 	// browseWait makes SQS query all of its servers. Without a wait it may miss messages.
 	browseWait = time.Second
 	// emptyAnswers is the number of consecutive empty answers that mean the end of a queue.
 	emptyAnswers = 2
-	// newerAnswers is the same for answers with messages that were sent after Browse only: SQS delivers in no certain order.
+	// newerAnswers is the same for answers with messages that were sent after Browse only: SQS
+	// delivers in no certain order.
 	newerAnswers = 20
-	// maxInFlight is how many messages of a standard queue can be in flight, and inFlightError how much SQS's count of them
-	// may be too low.
+	// maxInFlight is how many messages of a standard queue can be in flight, and inFlightError how
+	// much SQS's count of them may be too low.
 	maxInFlight   = 120_000
 	inFlightError = 1_000
 )
 
-// cursor iterates over a queue. SQS cannot list messages, so each is received and stays hidden until the cursor is
-// closed.
+// cursor iterates over a queue. SQS cannot list messages, so each is received and stays hidden
+// until the cursor is closed.
 type cursor struct {
 	inFlight *inFlight
 	began    time.Time
@@ -43,10 +45,10 @@ type cursor struct {
 	end      bool
 }
 
-// Browse implements [transport.Browser]. A listed message is hidden from receivers until the cursor is closed, or for
-// five minutes if the process dies. Each listing counts as a delivery. So Browse fails with [transport.ErrDeliveryLimit] if
-// the queue has a redrive policy with a low maxReceiveCount, and Next if a message has had half of the deliveries that a
-// higher one permits.
+// Browse implements [transport.Browser]. A listed message is hidden from receivers until the cursor
+// is closed, or for five minutes if the process dies. Each listing counts as a delivery. So Browse
+// fails with [transport.ErrDeliveryLimit] if the queue has a redrive policy with a low
+// maxReceiveCount, and Next if a message has had half of the deliveries that a higher one permits.
 func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	in, err := c.inFlight(ctx, queue)
 	if err != nil {
@@ -67,8 +69,9 @@ func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 	return cur, nil
 }
 
-// spent returns an error if a message has had so many deliveries that further listings could use up the rest. It does so
-// early: SQS shows the count with a delivery only, so each refused listing counts as well.
+// spent returns an error if a message has had so many deliveries that further listings could use up
+// the rest. It does so early: SQS shows the count with a delivery only, so each refused listing
+// counts as well.
 func (cur *cursor) spent(p *poll) error {
 	for i := range p.ms {
 		if n := attemptOf(&p.ms[i]).N; cur.most > 0 && n > cur.most {
@@ -115,8 +118,8 @@ func (cur *cursor) Next(ctx context.Context, limit int) ([]*transport.Message, e
 	return ms, nil
 }
 
-// look records p's messages, and returns those that were sent before Browse. A listed message stays with the caller: the
-// cursor keeps only what it needs to take or release it.
+// look records p's messages, and returns those that were sent before Browse. A listed message stays
+// with the caller: the cursor keeps only what it needs to take or release it.
 func (cur *cursor) look(p *poll) (ms []*transport.Message) {
 	for i := range p.ms {
 		d, _ := cur.inFlight.take(&p.ms[i], p)
@@ -132,7 +135,8 @@ func (cur *cursor) look(p *poll) (ms []*transport.Message) {
 	return ms
 }
 
-// full returns an error if the queue has so many messages in flight that SQS delivers no others: these are not listed.
+// full returns an error if the queue has so many messages in flight that SQS delivers no others:
+// these are not listed.
 func (cur *cursor) full(ctx context.Context) error {
 	in := cur.inFlight
 	text, err := in.conn.queueAttribute(ctx, in.queue, types.QueueAttributeNameApproximateNumberOfMessagesNotVisible)

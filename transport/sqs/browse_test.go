@@ -64,7 +64,8 @@ func TestAListingGoesOnBehindNewMessages(t *testing.T) {
 	})
 }
 
-// A listing holds messages until the cursor is closed, and their bodies only while these are its last page.
+// A listing holds messages until the cursor is closed, and their bodies only while these are its
+// last page.
 func TestAListingKeepsNoBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}

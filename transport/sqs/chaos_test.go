@@ -27,8 +27,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// chaos is an AWS on its worst day: of the requests, some are refused, some are carried out though the answer says
-// otherwise, of batches some entries fail, and messages come twice.
+// chaos is an AWS on its worst day: of the requests, some are refused, some are carried out though
+// the answer says otherwise, of batches some entries fail, and messages come twice.
 type chaos struct {
 	mu     sync.Mutex // guards what follows
 	random *rand.Rand
@@ -108,8 +108,8 @@ func (c *chaos) leaveOut(parameters any) *string {
 	return nil
 }
 
-// addFailures says that an entry failed which was left out, or in one of ten which was not, and has messages come
-// twice.
+// addFailures says that an entry failed which was left out, or in one of ten which was not, and has
+// messages come twice.
 func (c *chaos) addFailures(result any, left *string) {
 	failure := types.BatchResultErrorEntry{Id: left, Code: aws.String("InternalError"), Message: aws.String("try again")}
 	switch out := result.(type) {

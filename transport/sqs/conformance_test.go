@@ -56,7 +56,8 @@ func at(endpoint string, raw bool) *sqs.Transport {
 	return &sqs.Transport{Endpoint: endpoint, Config: testConfig(), RawBody: raw}
 }
 
-// kit installs what long delays need, as endpoints do, and creates the topics that the kit publishes to without.
+// kit installs what long delays need, as endpoints do, and creates the topics that the kit
+// publishes to without.
 type kit struct{ *sqs.Transport }
 
 func (k kit) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {

@@ -21,7 +21,8 @@ import (
 
 var _ transport.Conn = (*conn)(nil)
 
-// conn is an open transport. It has no connection of its own: each request takes one of the HTTP client's pool.
+// conn is an open transport. It has no connection of its own: each request takes one of the HTTP
+// client's pool.
 type conn struct {
 	cfg      Transport // with defaults
 	endpoint string    // name of the endpoint; "" for tools
@@ -109,7 +110,8 @@ func (c *conn) Close() error {
 // requestTimeout bounds a request with the SDK's repetitions, except polls.
 const requestTimeout = 15 * time.Second
 
-// request returns a context for one request. It ends with ctx, with the conn, and after requestTimeout.
+// request returns a context for one request. It ends with ctx, with the conn, and after
+// requestTimeout.
 func (c *conn) request(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	stop := context.AfterFunc(c.ctx, cancel)
@@ -125,7 +127,8 @@ func call[In, Out, Options any](
 	return method(ctx, in)
 }
 
-// queueURL returns the URL of a queue. It fails with ErrNoQueue if there is none, which is not cached.
+// queueURL returns the URL of a queue. It fails with ErrNoQueue if there is none, which is not
+// cached.
 func (c *conn) queueURL(ctx context.Context, queue string) (string, error) {
 	if c.closed() {
 		return "", transport.ErrClosed

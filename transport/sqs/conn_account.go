@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// topicARN returns the ARN of the topic of a message type, whether it exists or not. ARNs are made of region, account
-// and name, so no request looks for them.
+// topicARN returns the ARN of the topic of a message type, whether it exists or not. ARNs are made
+// of region, account and name, so no request looks for them.
 func (c *conn) topicARN(ctx context.Context, messageType string) (string, error) {
 	name, err := topicName(c.cfg.TopicPrefix, messageType)
 	if err != nil {
@@ -25,7 +25,8 @@ func (c *conn) topicARN(ctx context.Context, messageType string) (string, error)
 	return topics + name, err
 }
 
-// topicARNs returns the prefix of the ARNs of the account's topics, such as "arn:aws:sns:eu-central-1:123456789012:".
+// topicARNs returns the prefix of the ARNs of the account's topics, such as
+// "arn:aws:sns:eu-central-1:123456789012:".
 func (c *conn) topicARNs(ctx context.Context) (string, error) {
 	if topics := c.topicsARN.Load(); topics != nil {
 		return *topics, nil
@@ -37,8 +38,8 @@ func (c *conn) topicARNs(ctx context.Context) (string, error) {
 	return topics, err
 }
 
-// findTopics reads the account from the ARN of the endpoint's queue or, if that is missing, from STS, which needs no
-// right but is not reachable from every network.
+// findTopics reads the account from the ARN of the endpoint's queue or, if that is missing, from
+// STS, which needs no right but is not reachable from every network.
 func (c *conn) findTopics(ctx context.Context) (string, error) {
 	var missing error
 	if c.endpoint != "" {

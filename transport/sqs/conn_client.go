@@ -62,7 +62,8 @@ const (
 	maxPause = 2 * time.Second
 	// dialTimeout bounds the dialing of AWS.
 	dialTimeout = 5 * time.Second
-	// connsPerHost is the number of idle connections that are kept: as many as concurrent requests, to save handshakes.
+	// connsPerHost is the number of idle connections that are kept: as many as concurrent requests,
+	// to save handshakes.
 	connsPerHost = 64
 )
 
@@ -118,9 +119,9 @@ func (t *Transport) load(ctx context.Context) (cfg aws.Config, err error) {
 	return cfg, nil
 }
 
-// ownBodies is a client that sends copies of bodies. The SDK closes a body as soon as an answer begins, while the
-// connection may still be writing it: the write then fails, and net/http closes the connection while the answer is
-// being read.
+// ownBodies is a client that sends copies of bodies. The SDK closes a body as soon as an answer
+// begins, while the connection may still be writing it: the write then fails, and net/http closes
+// the connection while the answer is being read.
 type ownBodies struct{ *http.Client }
 
 func (c ownBodies) Do(r *http.Request) (*http.Response, error) {
@@ -138,8 +139,8 @@ func (c ownBodies) Do(r *http.Request) (*http.Response, error) {
 	return c.Client.Do(own)
 }
 
-// newPool returns a transport with more connections than that of the SDK's client, which may be nil, and with its other
-// settings, such as trusted certificates.
+// newPool returns a transport with more connections than that of the SDK's client, which may be
+// nil, and with its other settings, such as trusted certificates.
 func newPool(of *awshttp.BuildableClient) *http.Transport {
 	if of == nil {
 		of = awshttp.NewBuildableClient()

@@ -15,8 +15,9 @@ const credentialsTimeout = 10 * time.Second
 
 var errNoCredentials = errors.New("sqs: the credentials of Transport.Config were not returned in time")
 
-// bounded is the user's provider of credentials. A request waits for the provider no longer than for its own context: the SDK
-// calls the provider for each request, or once for many if the provider is an [aws.CredentialsCache].
+// bounded is the user's provider of credentials. A request waits for the provider no longer than
+// for its own context: the SDK calls the provider for each request, or once for many if the
+// provider is an [aws.CredentialsCache].
 type bounded struct{ aws.CredentialsProvider }
 
 // Retrieve implements [aws.CredentialsProvider].
@@ -34,7 +35,8 @@ func (b bounded) Retrieve(ctx context.Context) (aws.Credentials, error) {
 	return answer, nil
 }
 
-// IsCredentialsProvider lets the SDK find out what the provider is, such as [aws.AnonymousCredentials].
+// IsCredentialsProvider lets the SDK find out what the provider is, such as
+// [aws.AnonymousCredentials].
 func (b bounded) IsCredentialsProvider(target aws.CredentialsProvider) bool {
 	return aws.IsCredentialsProvider(b.CredentialsProvider, target)
 }

@@ -16,7 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// fault returns the error of a failed request, with advice where there is some. After Close it is ErrClosed.
+// fault returns the error of a failed request, with advice where there is some. After Close it is
+// ErrClosed.
 func (c *conn) fault(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -44,8 +45,8 @@ func (c *conn) fault(err error, format string, args ...any) error {
 	return fmt.Errorf("sqs: %s: %s%w", fmt.Sprintf(format, args...), advice, err)
 }
 
-// withoutCredentials reports whether a request was not sent because no credentials were found to sign it. The SDK has
-// no error type for that.
+// withoutCredentials reports whether a request was not sent because no credentials were found to
+// sign it. The SDK has no error type for that.
 func withoutCredentials(err error) bool {
 	return errorCode(err) == "" && strings.Contains(err.Error(), "get credentials: ")
 }
@@ -60,7 +61,8 @@ func errorCode(err error) string {
 
 func hasCode(err error, codes []string) bool { return slices.Contains(codes, errorCode(err)) }
 
-// isDenied reports whether the credentials lack the right to a request, or to the KMS key that it needs.
+// isDenied reports whether the credentials lack the right to a request, or to the KMS key that it
+// needs.
 func isDenied(err error) bool { return hasCode(err, deniedCodes) || hasCode(err, keyCodes) }
 
 func throttled(err error) bool { return hasCode(err, throttleCodes) }
@@ -75,7 +77,8 @@ var (
 		"InvalidSecurity", "RequestExpired", "SignatureDoesNotMatch", "InvalidSignatureException", "IncompleteSignature",
 	}
 	deniedCodes = []string{"AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException"}
-	// keyCodes are of a KMS key that may not or cannot be used: the names of SNS, of SQS, and of SQS's former protocol.
+	// keyCodes are of a KMS key that may not or cannot be used: the names of SNS, of SQS, and of
+	// SQS's former protocol.
 	keyCodes = []string{
 		"KMSAccessDenied", "KMSAccessDeniedException", "KmsAccessDenied", "KMS.AccessDeniedException",
 		"KMSDisabled", "KMSDisabledException", "KmsDisabled", "KMS.DisabledException",
@@ -84,7 +87,8 @@ var (
 		"KMSOptInRequired", "KmsOptInRequired", "KMS.OptInRequired",
 		"KmsInvalidKeyUsage", "KMS.InvalidKeyUsageException",
 	}
-	// contentCodes are of a message that is refused because of its text or its attributes: the names of SQS and of SNS.
+	// contentCodes are of a message that is refused because of its text or its attributes: the
+	// names of SQS and of SNS.
 	contentCodes = []string{
 		"InvalidMessageContents", "InvalidAttributeValue", "InvalidParameterValue", "InvalidParameter", "InvalidParameterValueException",
 		"InvalidParameterException", "ParameterValueInvalid",
@@ -98,14 +102,15 @@ var (
 	lostCodes = []string{"ReceiptHandleIsInvalid", "MessageNotInflight", "AWS.SimpleQueueService.MessageNotInflight"}
 )
 
-// unanswered reports whether a failed request may have been carried out: it was sent, and there was no answer, or one
-// with a 5xx status.
+// unanswered reports whether a failed request may have been carried out: it was sent, and there was
+// no answer, or one with a 5xx status.
 func unanswered(err error) bool {
 	_, sent := errors.AsType[*smithy.OperationError](err)
 	return (sent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) && inconclusive(err)
 }
 
-// inconclusive reports whether the error of a request that was sent leaves open whether it was carried out.
+// inconclusive reports whether the error of a request that was sent leaves open whether it was
+// carried out.
 func inconclusive(err error) bool {
 	if unsent(err) {
 		return false
@@ -132,7 +137,8 @@ func statusOf(err error) int {
 	return 0
 }
 
-// beforeSending returns the error of a message that is not sent because another request failed with err.
+// beforeSending returns the error of a message that is not sent because another request failed with
+// err.
 func beforeSending(err error) error {
 	if unsent(err) || unanswered(err) {
 		return fmt.Errorf("%w: %w", err, transport.ErrUnreachable)
@@ -145,7 +151,8 @@ func entryError(f *types.BatchResultErrorEntry) error {
 	return &smithy.GenericAPIError{Code: value(f.Code), Message: value(f.Message)}
 }
 
-// refusedAsAWhole reports whether AWS refused a request for its content, so that parts of it may be accepted.
+// refusedAsAWhole reports whether AWS refused a request for its content, so that parts of it may be
+// accepted.
 func refusedAsAWhole(err error) bool {
 	status := statusOf(err)
 	return status >= 400 && status < 500 && errorCode(err) != "" && !throttled(err) && !isDenied(err) &&

@@ -9,7 +9,8 @@ import (
 const (
 	// maxHeaders is reserved for the headers of a message.
 	maxHeaders = 64 << 10
-	// frame is reserved for the rest of a message: names and types of attributes, the envelope's punctuation.
+	// frame is reserved for the rest of a message: names and types of attributes, the envelope's
+	// punctuation.
 	frame = 1 << 10
 	// maxPublished is SNS's limit for a message with its attributes, unless a topic has another.
 	maxPublished = 256 << 10
@@ -17,8 +18,9 @@ const (
 	parallelReceive = 10
 )
 
-// Limits implements [transport.Conn]. A message that is all headers, or whose headers have many characters to escape,
-// may be refused although it is within MaxBody and MaxHeaders; the error has its size.
+// Limits implements [transport.Conn]. A message that is all headers, or whose headers have many
+// characters to escape, may be refused although it is within MaxBody and MaxHeaders; the error has
+// its size.
 func (c *conn) Limits() transport.Limits {
 	l := transport.Limits{
 		MaxBody:         c.cfg.MaxMessage - maxHeaders - frame,

@@ -13,8 +13,8 @@ import (
 // paceStep is the time between two requests after AWS has throttled or denied one.
 const paceStep = time.Second
 
-// pace limits requests to one a second from a request that AWS throttled, or denied as a whole, until one succeeds. The
-// zero value is ready, and safe for concurrent use.
+// pace limits requests to one a second from a request that AWS throttled, or denied as a whole,
+// until one succeeds. The zero value is ready, and safe for concurrent use.
 type pace struct {
 	mu   sync.Mutex // guards the fields below
 	slow bool
@@ -63,8 +63,9 @@ func (p *pace) note(err error) {
 	}
 }
 
-// paced sends a request to a queue or topic, and repeats it while AWS throttles it, up to the number of tries of other
-// requests. A throttle slows down all sends; a denial only sends to the same queue or topic.
+// paced sends a request to a queue or topic, and repeats it while AWS throttles it, up to the
+// number of tries of other requests. A throttle slows down all sends; a denial only sends to the
+// same queue or topic.
 func (c *conn) paced(ctx context.Context, name string, request func() error) (err error) {
 	for range tries {
 		if denied, ok := c.denied.Load(name); ok {

@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A message with text attributes of more than 64 KiB is handled and audited, and moves to the error queue if it fails, also where
-// SQS has no room for more headers. The dead-letter queue gets none.
+// A message with text attributes of more than 64 KiB is handled and audited, and moves to the error
+// queue if it fails, also where SQS has no room for more headers. The dead-letter queue gets none.
 func TestLargeTextAttributesMove(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)

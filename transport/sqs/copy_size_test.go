@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// The bound of 64 KiB for headers is the driver's own: it holds for a sent message, and not for a copy or a return of a
-// received one.
+// The bound of 64 KiB for headers is the driver's own: it holds for a sent message, and not for a
+// copy or a return of a received one.
 func TestCopiesHaveNoBoundForHeaders(t *testing.T) {
 	f := &fake{}
 	c := openFake(t, f, nil)

@@ -21,8 +21,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// fake is SQS as a test wants it: what is sent and deleted is noted down, and fails as scripted. It is for what the
-// stand-in is lenient about, and for what AWS does only on a bad day. A method that is not here panics.
+// fake is SQS as a test wants it: what is sent and deleted is noted down, and fails as scripted. It
+// is for what the stand-in is lenient about, and for what AWS does only on a bad day. A method that
+// is not here panics.
 type fake struct {
 	queueAPI
 
@@ -33,8 +34,8 @@ type fake struct {
 	hidden   map[string]int32
 	requests map[string]int
 
-	// The result of a request: an error for all of it, or for entries by their index, when they are deleted by their
-	// receipt handle.
+	// The result of a request: an error for all of it, or for entries by their index, when they are
+	// deleted by their receipt handle.
 	onSend, onHide func(request, entries int) (failedEntries, error)
 	onDelete       func(request int) (map[string]types.BatchResultErrorEntry, error)
 	onReceive      func() error

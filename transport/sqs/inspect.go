@@ -15,8 +15,8 @@ import (
 
 var _ transport.Inspector = (*conn)(nil)
 
-// Inspect implements [transport.Inspector]. SQS's counts are approximate, and some seconds old. Without names it
-// inspects all queues with the prefix, by their names at SQS, except delay queues.
+// Inspect implements [transport.Inspector]. SQS's counts are approximate, and some seconds old.
+// Without names it inspects all queues with the prefix, by their names at SQS, except delay queues.
 func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
 	if len(queues) == 0 {
 		var err error

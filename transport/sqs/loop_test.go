@@ -27,8 +27,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// An endpoint whose handlers send one message each, at a concurrency of 32, beside the SDK in a loop that batches:
-// go test -bench Loop -run '^$' ./transport/sqs
+// An endpoint whose handlers send one message each, at a concurrency of 32, beside the SDK in a
+// loop that batches: go test -bench Loop -run '^$' ./transport/sqs
 
 // order is about 200 bytes of JSON.
 type order struct {
@@ -42,7 +42,8 @@ type order struct {
 
 type orderDone order
 
-// calls counts requests by their operation, until as many messages have been deleted as there are to be.
+// calls counts requests by their operation, until as many messages have been deleted as there are
+// to be.
 type calls struct {
 	over     chan struct{} // closed then
 	messages int
@@ -59,7 +60,8 @@ func newCalls(messages int) *calls {
 	return &calls{over: make(chan struct{}), messages: messages, left: messages, of: map[string]int{}}
 }
 
-// rate is how many messages were deleted in a second, without the first fifth: an endpoint starts slowly on purpose.
+// rate is how many messages were deleted in a second, without the first fifth: an endpoint starts
+// slowly on purpose.
 func (c *calls) rate() float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -206,8 +208,8 @@ func (w *world) run(concurrency int) {
 	}
 }
 
-// raw does the same with the SDK alone: as many loops as it takes for the concurrency in tens, each of which receives
-// ten messages, sends as many in one request, and deletes them in another.
+// raw does the same with the SDK alone: as many loops as it takes for the concurrency in tens, each
+// of which receives ten messages, sends as many in one request, and deletes them in another.
 func (w *world) raw(concurrency int) {
 	w.t.Helper()
 	c := awssqs.NewFromConfig(*w.calls.config(), func(o *awssqs.Options) {
@@ -263,8 +265,9 @@ func rawTurn(ctx context.Context, c *awssqs.Client, in, out *string) error {
 	return err
 }
 
-// A thousand messages take a hundred requests of each kind at best, and 305 to 350 where nothing else goes on; on a
-// busy machine more are sent before they are full. With one completion in a request they would take 1,200.
+// A thousand messages take a hundred requests of each kind at best, and 305 to 350 where nothing
+// else goes on; on a busy machine more are sent before they are full. With one completion in a
+// request they would take 1,200.
 func TestAThousandMessagesTakeFewRequests(t *testing.T) {
 	t.Parallel()
 	const messages, most = 1000, 500

@@ -93,7 +93,8 @@ func TestACompletionWithoutACallerIsRecorded(t *testing.T) {
 	}
 }
 
-// Where a message is completed first, it is not handled when that comes too late, and has to be when it comes again.
+// Where a message is completed first, it is not handled when that comes too late, and has to be
+// when it comes again.
 func TestALostEarlyCompletionIsNoCompletion(t *testing.T) {
 	for name, late := range map[string]func(*fake){
 		"by the clock": func(*fake) { pass(defaultLease) },

@@ -31,9 +31,11 @@ const (
 const (
 	// bodyAttribute is the encoding of a raw body: asText, asBase64, asNothing or asPacked.
 	bodyAttribute = ours + "Body"
-	// expiresAt is the header with the expiry of a message that waits in delay queues, in microseconds since 1970.
+	// expiresAt is the header with the expiry of a message that waits in delay queues, in
+	// microseconds since 1970.
 	expiresAt = ours + "Delay.ExpiresAt"
-	// dueAt is the attribute with the due time of a delayed published message, in microseconds since 1970.
+	// dueAt is the attribute with the due time of a delayed published message, in microseconds
+	// since 1970.
 	dueAt = ours + "Delay.DueAt"
 	ours  = "Holdfast."
 
@@ -94,7 +96,8 @@ func raw(headers header.Map, body []byte) payload {
 	return p
 }
 
-// allowed reports whether SQS accepts the text. It excludes characters beyond U+FFFF, which parts of AWS refuse.
+// allowed reports whether SQS accepts the text. It excludes characters beyond U+FFFF, which parts
+// of AWS refuse.
 func allowed(s string) bool {
 	for i, r := range s {
 		if !allowedRune(r) || r == utf8.RuneError && !strings.HasPrefix(s[i:], string(utf8.RuneError)) {
@@ -134,8 +137,8 @@ func appendHeaders(b []byte, headers header.Map) []byte {
 // maxGroup is the longest message group id.
 const maxGroup = 128
 
-// groupOf returns the message group id of a message: the value of the configured header, else the group of the received
-// message; "" if neither is valid.
+// groupOf returns the message group id of a message: the value of the configured header, else the
+// group of the received message; "" if neither is valid.
 func (c *conn) groupOf(m *transport.Message) string {
 	if group := m.Headers.Get(c.cfg.GroupHeader); c.cfg.GroupHeader != "" && isGroup(group) {
 		return group
@@ -186,7 +189,8 @@ func decode(m *types.Message) received {
 	if key := r.Headers.Get(s3Key); key != "" {
 		r.inS3(key)
 	}
-	// ServiceControl returns a failed message with an id of its own in the attribute, and the message's in the headers.
+	// ServiceControl returns a failed message with an id of its own in the attribute, and the
+	// message's in the headers.
 	id, _ := text(m, header.MessageID)
 	r.ID = cmp.Or(r.Headers.Get(header.MessageID), id, r.NativeID)
 	r.readTimes(m)
@@ -260,7 +264,8 @@ func (r *received) readTimes(m *types.Message) {
 	r.due = unixTime(due, time.UnixMicro)
 }
 
-// sentAt returns when SQS accepted the message, by its clock; zero if an emulator does not report it.
+// sentAt returns when SQS accepted the message, by its clock; zero if an emulator does not report
+// it.
 func sentAt(m *types.Message) time.Time { return milliTime(m.Attributes[sentTimestamp]) }
 
 // unixTime returns the time of a number in the unit that of reads; zero if s is none.

@@ -10,12 +10,12 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 )
 
-// binaryNative begins the name of the native property with the data type of a binary attribute, such as "Binary.png". The
-// property of the attribute's name has its value in base64.
+// binaryNative begins the name of the native property with the data type of a binary attribute,
+// such as "Binary.png". The property of the attribute's name has its value in base64.
 const binaryNative = ours + "Binary."
 
-// withBinaries returns p with the binary attributes of the received message that it is a copy of, as far as these fit: SQS
-// accepts room bytes and ten attributes, of which others need spare.
+// withBinaries returns p with the binary attributes of the received message that it is a copy of,
+// as far as these fit: SQS accepts room bytes and ten attributes, of which others need spare.
 func (p payload) withBinaries(native map[string]string, room, spare int) payload {
 	for _, name := range slices.Sorted(maps.Keys(native)) {
 		attribute, ok := strings.CutPrefix(name, binaryNative)

@@ -53,8 +53,8 @@ func (r *received) unwrap(m *types.Message, body string) bool {
 	return true
 }
 
-// unwrapOwn reads an envelope in the form that wrap writes. Most are, and reading it as JSON takes several times as
-// long.
+// unwrapOwn reads an envelope in the form that wrap writes. Most are, and reading it as JSON takes
+// several times as long.
 func unwrapOwn(body string) (headers header.Map, content []byte, ok bool) {
 	inner, begins := strings.CutPrefix(body, `{"Headers":`)
 	inner, ends := strings.CutSuffix(inner, `"}`)

@@ -20,8 +20,8 @@ const (
 	packedBody      = "The body is in the message attribute " + packedAttribute + ", compressed by gzip."
 )
 
-// packed is the smallest form. It is for copies of received messages that would be too large otherwise, because of
-// added headers or the encoding of bytes as text.
+// packed is the smallest form. It is for copies of received messages that would be too large
+// otherwise, because of added headers or the encoding of bytes as text.
 func packed(headers header.Map, body []byte) payload {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)

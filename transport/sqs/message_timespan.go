@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// parseTimeSpan reads a .NET TimeSpan such as "1.02:03:04.5000000". A TimeSpan beyond a Duration, such as
-// TimeSpan.MaxValue, is the longest Duration.
+// parseTimeSpan reads a .NET TimeSpan such as "1.02:03:04.5000000". A TimeSpan beyond a Duration,
+// such as TimeSpan.MaxValue, is the longest Duration.
 func parseTimeSpan(s string) (time.Duration, bool) {
 	days, clock := 0, s
 	if before, after, ok := strings.Cut(s, "."); ok && !strings.Contains(before, ":") {

@@ -21,7 +21,8 @@ type recording struct {
 	MessageAttributes       map[string]struct{ StringValue string }
 }
 
-// recorded returns the recording of a message in a form, whose text begins with "wrapped" or "DoNotWrap".
+// recorded returns the recording of a message in a form, whose text begins with "wrapped" or
+// "DoNotWrap".
 func recorded(t *testing.T, what, form string) recording {
 	t.Helper()
 	text, err := os.ReadFile("../../testdata/nservicebus/sqs.json")
@@ -73,8 +74,8 @@ func (n *netEndpoint) must(err error) {
 	}
 }
 
-// install creates its queues as its installers do, also where they exist: without attributes first. Then the receiver
-// checks the queue for long delays, as it does at its start.
+// install creates its queues as its installers do, also where they exist: without attributes first.
+// Then the receiver checks the queue for long delays, as it does at its start.
 func (n *netEndpoint) install() {
 	n.Helper()
 	const days = "345600" // 4
@@ -201,7 +202,8 @@ func (n *netEndpoint) receiveOnce() (ms []netMessage) {
 	return ms
 }
 
-// read reads a message by the rules of NServiceBus: the headers are in an attribute or, with the body, in an envelope.
+// read reads a message by the rules of NServiceBus: the headers are in an attribute or, with the
+// body, in an envelope.
 func (n *netEndpoint) read(m types.Message) (r netMessage) {
 	n.Helper()
 	if head, ok := m.MessageAttributes["NServiceBus.AmazonSQS.Headers"]; ok {

@@ -17,7 +17,8 @@ var (
 	_ transport.Listener = (*receiver)(nil)
 )
 
-// receiver receives from one queue. It prefetches nothing: each poll requests as many messages as the caller.
+// receiver receives from one queue. It prefetches nothing: each poll requests as many messages as
+// the caller.
 type receiver struct {
 	inFlight *inFlight
 	ask      asking      // without the limit
@@ -58,7 +59,8 @@ func (r *receiver) Window(int) {}
 // Listening implements [transport.Listener].
 func (r *receiver) Listening() bool { return r.heard.Load() }
 
-// firstWait is how long the first poll after a failure waits for a message, so that the answer shows soon that SQS answers.
+// firstWait is how long the first poll after a failure waits for a message, so that the answer
+// shows soon that SQS answers.
 const firstWait = time.Second
 
 // Receive polls until there are messages.

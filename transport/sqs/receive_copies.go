@@ -3,15 +3,17 @@ package sqs
 import "github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 const (
-	// copyAttribute is on the copies of a message that is published to the topics of several types: the number of the
-	// type. A queue that is subscribed to several of them receives several copies, and the message is to be handled once.
+	// copyAttribute is on the copies of a message that is published to the topics of several types:
+	// the number of the type. A queue that is subscribed to several of them receives several
+	// copies, and the message is to be handled once.
 	copyAttribute = ours + "Copy"
-	// hopAttribute is on a message that has hopped: its deferral. The last hop is repeated if its outcome was unknown, and
-	// SQS does not recognize that.
+	// hopAttribute is on a message that has hopped: its deferral. The last hop is repeated if its
+	// outcome was unknown, and SQS does not recognize that.
 	hopAttribute = ours + "Hop.Deferral"
 )
 
-// The endpoint's own copies, as for the error queue or a delayed retry, have none of these attributes.
+// The endpoint's own copies, as for the error queue or a delayed retry, have none of these
+// attributes.
 
 // copyOf identifies a message and its copy. The zero value is a message without copies.
 type copyOf struct {
@@ -32,8 +34,9 @@ func markOf(d *delivery, m *types.Message) copyOf {
 	return copyOf{}
 }
 
-// isRedundant reports whether this process holds, or has completed, another copy of a message. If not, it records this
-// one. It never relies on a copy that was not received yet: its subscription may be removed by now.
+// isRedundant reports whether this process holds, or has completed, another copy of a message. If
+// not, it records this one. It never relies on a copy that was not received yet: its subscription
+// may be removed by now.
 func (in *inFlight) isRedundant(d *delivery, m *types.Message) bool {
 	own := markOf(d, m)
 	if own == (copyOf{}) {
@@ -53,8 +56,8 @@ func (in *inFlight) isRedundant(d *delivery, m *types.Message) bool {
 	return false
 }
 
-// late records a completion after the end of the lease. The message was handled all the same, unless it is completed
-// before it is handled.
+// late records a completion after the end of the lease. The message was handled all the same,
+// unless it is completed before it is handled.
 func (in *inFlight) late(d *delivery) {
 	if !d.completesFirst {
 		in.finished(d)

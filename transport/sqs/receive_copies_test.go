@@ -55,7 +55,8 @@ func TestASecondCopyIsLeftOut(t *testing.T) {
 	}
 }
 
-// What was sent on is no copy any more: the message that comes back from the error queue, or after a delay, is handled.
+// What was sent on is no copy any more: the message that comes back from the error queue, or after
+// a delay, is handled.
 func TestWhatWasSentOnIsNoCopy(t *testing.T) {
 	in := &inFlight{held: map[string]*delivery{}}
 	one, m := in.copied("one", copyAttribute, "1")

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/batch"
 )
 
-// inFlight is the in-flight set of a queue: the deliveries that are not settled, and the batchers that settle them. It
-// outlives its receivers.
+// inFlight is the in-flight set of a queue: the deliveries that are not settled, and the batchers
+// that settle them. It outlives its receivers.
 type inFlight struct {
 	conn      *conn
 	queue     string
@@ -75,8 +75,8 @@ func (in *inFlight) take(m *types.Message, p *poll) (*delivery, received) {
 	return d, r
 }
 
-// deliver is take for a handler. It returns nil for a message that must not be handled: one that was completed before,
-// is expired, is a redundant copy, or is not due yet.
+// deliver is take for a handler. It returns nil for a message that must not be handled: one that
+// was completed before, is expired, is a redundant copy, or is not due yet.
 func (in *inFlight) deliver(m *types.Message, p *poll) *delivery {
 	d, r := in.take(m, p)
 	now := time.Now()

@@ -22,8 +22,9 @@ type looks struct {
 	where  sync.Map // under "": region and account
 }
 
-// checkReceived returns an error if messages of a queue cannot be settled one by one. It logs, once for each queue of an
-// endpoint, a redrive policy that may move messages before their retries are over.
+// checkReceived returns an error if messages of a queue cannot be settled one by one. It logs, once
+// for each queue of an endpoint, a redrive policy that may move messages before their retries are
+// over.
 func (c *conn) checkReceived(queue string) error {
 	if strings.HasSuffix(queue, fifoSuffix) && !strings.HasSuffix(queue, delaySuffix) {
 		return fmt.Errorf("sqs: queue %q: FIFO queues cannot be received from: a message that is retried would hold up its group. "+
@@ -46,8 +47,8 @@ func (c *conn) lookAtRedrive(queue string) {
 	}
 }
 
-// where returns the region and the account, for an error about a queue that does not exist: it may exist elsewhere. It
-// returns "" if neither is known.
+// where returns the region and the account, for an error about a queue that does not exist: it may
+// exist elsewhere. It returns "" if neither is known.
 func (c *conn) where(ctx context.Context) string {
 	if text, ok := c.looks.where.Load(""); ok {
 		return text.(string) //nolint:errcheck,forcetypeassert // stored below
@@ -65,7 +66,8 @@ func (c *conn) where(ctx context.Context) string {
 	return text
 }
 
-// warnOfEnvelope logs, once for each topic, that a message has an envelope of SNS's, and that its body is the envelope.
+// warnOfEnvelope logs, once for each topic, that a message has an envelope of SNS's, and that its
+// body is the envelope.
 func (in *inFlight) warnOfEnvelope(m *types.Message) {
 	body := value(m.Body)
 	if !strings.HasPrefix(body, "{") || !strings.Contains(body, `"TopicArn"`) || !strings.Contains(body, `"Notification"`) {

@@ -12,9 +12,11 @@ import (
 )
 
 const (
-	// pollWait is how long SQS waits for messages before it answers that there are none: its maximum.
+	// pollWait is how long SQS waits for messages before it answers that there are none: its
+	// maximum.
 	pollWait = 20 * time.Second
-	// answering is the time within which SQS answers if there are messages. An older poll waits for some.
+	// answering is the time within which SQS answers if there are messages. An older poll waits for
+	// some.
 	answering = time.Second
 )
 
@@ -36,9 +38,9 @@ type poll struct {
 	ms    []types.Message
 }
 
-// poll requests messages. When ctx or open ends, it waits for an answer that SQS may be sending, and cancels a request
-// that waits for messages. Messages that came all the same are returned if ctx ended, and returned to the queue if open
-// did.
+// poll requests messages. When ctx or open ends, it waits for an answer that SQS may be sending,
+// and cancels a request that waits for messages. Messages that came all the same are returned if
+// ctx ended, and returned to the queue if open did.
 func (in *inFlight) poll(ctx, open context.Context, a asking) (*poll, error) {
 	a.limit = min(a.limit, maxBatch)
 	p := &poll{asking: a, began: time.Now()}

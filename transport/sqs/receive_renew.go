@@ -37,8 +37,8 @@ func (in *inFlight) renew(ctx context.Context, ds []*delivery, lease time.Durati
 	return errs
 }
 
-// renewal returns the seconds to renew the lease for: 0 while the message returns to the queue, which a renewal would
-// undo. keep is false if the lease is over or cannot be renewed.
+// renewal returns the seconds to renew the lease for: 0 while the message returns to the queue,
+// which a renewal would undo. keep is false if the lease is over or cannot be renewed.
 func (d *delivery) renewal(now time.Time, lease time.Duration) (seconds int32, keep bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Satellites implements [transport.Satellites]: the dead-letter queue and the delay queues of the endpoint, if they
-// exist.
+// Satellites implements [transport.Satellites]: the dead-letter queue and the delay queues of the
+// endpoint, if they exist.
 func (c *conn) Satellites(ctx context.Context) ([]transport.Satellite, error) {
 	if c.endpoint == "" {
 		return nil, nil

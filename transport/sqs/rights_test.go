@@ -75,7 +75,8 @@ func TestTheUsersOwnRetryerIsUsed(t *testing.T) {
 	}
 }
 
-// SQS counts its twelve hours from when it began to hide the message, which is before its answer came.
+// SQS counts its twelve hours from when it began to hide the message, which is before its answer
+// came.
 func TestTheLastRenewalIsWithinTwelveHoursOfTheDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := openFake(t, &fake{}, func(cfg *Transport) { cfg.Lease = maxHold })

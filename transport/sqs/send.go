@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Dispatch sends the operations for one queue or topic together and in order, and those for different ones
-// concurrently.
+// Dispatch sends the operations for one queue or topic together and in order, and those for
+// different ones concurrently.
 func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
 	switch {
 	case c.closed():
@@ -142,8 +142,8 @@ func wholeDelay(d time.Duration) int32 {
 	return int32((d + time.Second - 1) / time.Second) //nolint:gosec // at most maxDelay
 }
 
-// addPublish adds a message to the parts of its topics: SNS knows no base types. Nor does it know delays: the receiver of
-// each subscriber delays the message.
+// addPublish adds a message to the parts of its topics: SNS knows no base types. Nor does it know
+// delays: the receiver of each subscriber delays the message.
 func (d *dispatch) addPublish(
 	ctx context.Context, i int, op *transport.Operation, p payload, delay time.Duration,
 ) error {

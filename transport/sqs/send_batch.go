@@ -25,7 +25,8 @@ const (
 	sendLinger = 5 * time.Millisecond
 )
 
-// newBatcher returns a batcher of requests, which are paid for one by one. It flushes in goroutines of c.
+// newBatcher returns a batcher of requests, which are paid for one by one. It flushes in goroutines
+// of c.
 func newBatcher[T any](c *conn, cfg batch.Config[T], flush func([]T) []error) *batch.Batcher[T] {
 	cfg.Flushers, cfg.MaxItems, cfg.Start = maxFlushers, maxBatch, c.tasks.Go
 	cfg.Flush = func(items []T, errs []error) { copy(errs, flush(items)) }
@@ -43,7 +44,8 @@ func batchError(err error) error {
 	return err
 }
 
-// errAbandoned is the error of a message whose request was not answered before the caller's context ended.
+// errAbandoned is the error of a message whose request was not answered before the caller's context
+// ended.
 var errAbandoned = fmt.Errorf("sqs: no answer from AWS yet: %w", transport.ErrOutcomeUnknown)
 
 // destination is a queue, by its address, or a topic, by its ARN.
@@ -66,8 +68,8 @@ func (c *conn) publisher(arn string) *batch.Batcher[entry] {
 	})
 }
 
-// senderTo returns a batcher that calls once with its entries, and then with each of those again by itself that once
-// returns the index of.
+// senderTo returns a batcher that calls once with its entries, and then with each of those again by
+// itself that once returns the index of.
 func (c *conn) senderTo(
 	to destination, maxSize int, once func([]entry) (errs []error, again []int),
 ) *batch.Batcher[entry] {
@@ -99,7 +101,8 @@ func (c *conn) send(ctx context.Context, queue string, e entry) error {
 	return batchError(to.Do(ctx, e))
 }
 
-// sendOnce sends entries to a queue in one request. again has the entries to send once more: see sendBatch.
+// sendOnce sends entries to a queue in one request. again has the entries to send once more: see
+// sendBatch.
 func (c *conn) sendOnce(queue string, entries []entry) (errs []error, again []int) {
 	url, err := c.queueURL(c.ctx, queue)
 	if err != nil {
@@ -129,9 +132,9 @@ func (c *conn) sendOnce(queue string, entries []entry) (errs []error, again []in
 // failures are the failed entries of a request.
 type failures = []types.BatchResultErrorEntry
 
-// sendBatch sends entries to the queue or topic of a name by one request, and returns their errors. verb has its object.
-// again has the entries to send once more: those that AWS failed through no fault of theirs, or all if AWS refused the
-// request and does not name the entry.
+// sendBatch sends entries to the queue or topic of a name by one request, and returns their errors.
+// verb has its object. again has the entries to send once more: those that AWS failed through no
+// fault of theirs, or all if AWS refused the request and does not name the entry.
 func (c *conn) sendBatch(
 	name, verb string, entries []entry, request func(context.Context, *attempts) (failures, error),
 ) (errs []error, again []int) {

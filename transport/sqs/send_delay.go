@@ -22,18 +22,20 @@ import (
 // maxDelay is the longest delay of SQS.
 const maxDelay = 15 * time.Minute
 
-// awsChain is for longer delays: each queue has a delay queue of the same name with delaySuffix, in which its messages
-// wait for maxDelay at a time, and from which its endpoint sends them on. NServiceBus's endpoints do the same, and each
-// understands the other's messages.
+// awsChain is for longer delays: each queue has a delay queue of the same name with delaySuffix, in
+// which its messages wait for maxDelay at a time, and from which its endpoint sends them on.
+// NServiceBus's endpoints do the same, and each understands the other's messages.
 var awsChain = delayeddelivery.DelayChain{Longest: maxDelay, Step: time.Second}
 
 const (
-	// delaySeconds is NServiceBus's attribute with the rest of the delay when a message is sent to a delay queue.
+	// delaySeconds is NServiceBus's attribute with the rest of the delay when a message is sent to
+	// a delay queue.
 	delaySeconds = "NServiceBus.AmazonSQS.DelaySeconds"
-	// hopDue is when a message in a delay queue is due, in milliseconds since 1970 by SQS's clock. The rest of the delay
-	// is rounded up at each hop, which would add up to hours in a year.
+	// hopDue is when a message in a delay queue is due, in milliseconds since 1970 by SQS's clock.
+	// The rest of the delay is rounded up at each hop, which would add up to hours in a year.
 	hopDue = ours + "Hop.Due"
-	// hopGroup is the message group id of the message at its destination. In a delay queue each deferral is a group.
+	// hopGroup is the message group id of the message at its destination. In a delay queue each
+	// deferral is a group.
 	hopGroup = ours + "Hop.Group"
 	// hopNow is when such a message was received, likewise. It is a native property and never sent.
 	hopNow = ours + "Hop.Now"
@@ -47,8 +49,9 @@ const (
 	maxAttributes = 10
 )
 
-// longDelay returns the delay queue of a message with a delay over maxDelay, and its entry there. The entry has the
-// message's id in an attribute, because NServiceBus's endpoints use SQS's own id otherwise.
+// longDelay returns the delay queue of a message with a delay over maxDelay, and its entry there.
+// The entry has the message's id in an attribute, because NServiceBus's endpoints use SQS's own id
+// otherwise.
 func (c *conn) longDelay(
 	ctx context.Context, op *transport.Operation, delay time.Duration, p payload,
 ) (string, entry, error) {
@@ -73,7 +76,8 @@ func (c *conn) noDelayQueue(ctx context.Context, queue string, err error) error 
 		"\"holdfast endpoint create\"", err, queue, maxDelay)
 }
 
-// hopEntry returns the entry of a message for a hop. due is zero before the time of SQS's clock is known.
+// hopEntry returns the entry of a message for a hop. due is zero before the time of SQS's clock is
+// known.
 func (c *conn) hopEntry(p *payload, hop delayeddelivery.Hop, left time.Duration, due time.Time) entry {
 	e := entry{payload: *p, dedup: hop.ID()}
 	e.group = hop.Group()
@@ -87,8 +91,8 @@ func (c *conn) hopEntry(p *payload, hop delayeddelivery.Hop, left time.Duration,
 	return e
 }
 
-// addIfItFits adds an attribute that is useful but not needed: a message that SQS accepted once must not become too
-// large.
+// addIfItFits adds an attribute that is useful but not needed: a message that SQS accepted once
+// must not become too large.
 func (c *conn) addIfItFits(e *entry, a attribute) {
 	if len(e.attributes)+len(e.typed) < maxAttributes && e.size()+a.size() <= c.cfg.MaxMessage {
 		e.attributes = append(e.attributes, a)
@@ -100,8 +104,8 @@ func (p *payload) without(names ...string) []attribute {
 	return slices.DeleteFunc(slices.Clone(p.attributes), func(a attribute) bool { return slices.Contains(names, a.name) })
 }
 
-// sendOn returns the handler of a queue's delay queue. It sends the message, unchanged, to the queue or to the delay
-// queue again.
+// sendOn returns the handler of a queue's delay queue. It sends the message, unchanged, to the
+// queue or to the delay queue again.
 func (c *conn) sendOn(queue string) func(context.Context, *transport.Message) ([]transport.Operation, error) {
 	return func(ctx context.Context, m *transport.Message) ([]transport.Operation, error) {
 		h := readHop(m)
@@ -129,8 +133,8 @@ func (c *conn) onward(queue string, h *hopping) (to string, e entry) {
 	return queue, e
 }
 
-// asHop returns a message of a delay queue that was received at now, by SQS's clock. Its attributes are the headers,
-// and its body is unchanged.
+// asHop returns a message of a delay queue that was received at now, by SQS's clock. Its attributes
+// are the headers, and its body is unchanged.
 func asHop(m *types.Message, now time.Time) received {
 	var r received
 	r.NativeID, r.Body = value(m.MessageId), []byte(value(m.Body))

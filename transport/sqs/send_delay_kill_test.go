@@ -76,8 +76,8 @@ func TestChaosKillsLoseNoHop(t *testing.T) {
 	}
 }
 
-// killAfter starts a process that sends on what hops, and kills it d after it has done so for the first time. It returns
-// false if nothing is left to be sent on.
+// killAfter starts a process that sends on what hops, and kills it d after it has done so for the
+// first time. It returns false if nothing is left to be sent on.
 func killAfter(t *testing.T, broker, endpoint string, d time.Duration) bool {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestChaosKillsLoseNoHop$", "-test.timeout="+patience.String())
 	cmd.Env = append(os.Environ(), hopsOf+"="+endpoint, "HOLDFAST_TEST_SQS="+broker)

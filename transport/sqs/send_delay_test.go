@@ -26,7 +26,8 @@ import (
 // patience bounds each wait for the stand-in: the end of a test that hangs.
 const patience = 3 * time.Minute
 
-// quick are hops for tests: a message waits for a second in the queue, and SQS keeps back what is due in two.
+// quick are hops for tests: a message waits for a second in the queue, and SQS keeps back what is
+// due in two.
 var quick = delayeddelivery.DelayChain{Longest: 2 * time.Second, Step: time.Second}
 
 const (
@@ -92,8 +93,8 @@ func delayedMessage(id string) *transport.Message {
 	}
 }
 
-// work works on the satellites of a connection, as an endpoint does, until the test ends. Of each message that
-// was sent on, fate says whether it is completed.
+// work works on the satellites of a connection, as an endpoint does, until the test ends. Of each
+// message that was sent on, fate says whether it is completed.
 func work(t *testing.T, c *conn, fate func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -246,7 +247,8 @@ func TestAMessageHopsUntilItIsDue(t *testing.T) {
 	}
 }
 
-// An endpoint of NServiceBus sends to the queue by the message's own id, which it takes for every deferral.
+// An endpoint of NServiceBus sends to the queue by the message's own id, which it takes for every
+// deferral.
 func TestMessagesThatNServiceBusDelaysHop(t *testing.T) {
 	t.Parallel()
 	endpoint := endpointWithHops(t)
@@ -280,9 +282,9 @@ func TestMessagesThatNServiceBusDelaysHop(t *testing.T) {
 	}
 }
 
-// What was sent on and could not be completed comes again. It does not go on twice: the process knows, and when it is
-// killed, the queue does for some minutes. Only the last hop of a killed process may be repeated: who receives knows
-// that.
+// What was sent on and could not be completed comes again. It does not go on twice: the process
+// knows, and when it is killed, the queue does for some minutes. Only the last hop of a killed
+// process may be repeated: who receives knows that.
 func TestHopsLoseNothingWhenTheyAreNotCompleted(t *testing.T) {
 	t.Parallel()
 	const messages = 30

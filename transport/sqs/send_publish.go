@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// publishOnce publishes entries to a topic in one request. again has the entries to publish once more: see sendBatch.
+// publishOnce publishes entries to a topic in one request. again has the entries to publish once
+// more: see sendBatch.
 func (c *conn) publishOnce(arn string, entries []entry) (errs []error, again []int) {
 	in := &sns.PublishBatchInput{
 		TopicArn: &arn, PublishBatchRequestEntries: make([]types.PublishBatchRequestEntry, len(entries)),

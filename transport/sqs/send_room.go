@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// roomIn returns the size limit of a queue in bytes: the configured limit if the queue has no lower one.
+// roomIn returns the size limit of a queue in bytes: the configured limit if the queue has no lower
+// one.
 func (c *conn) roomIn(ctx context.Context, queue string, size int) (int, error) {
 	n, err := c.room(queue, size, c.cfg.MaxMessage, func() (string, error) {
 		return c.queueAttribute(ctx, queue, types.QueueAttributeNameMaximumMessageSize)
@@ -26,8 +27,8 @@ func (c *conn) roomOf(ctx context.Context, arn string, size int) (int, error) {
 	})
 }
 
-// room returns the size limit of a queue or topic. It requests the limit only for a message over 256 KiB, the former
-// limit of SQS and SNS, and returns unknown if the request is denied.
+// room returns the size limit of a queue or topic. It requests the limit only for a message over
+// 256 KiB, the former limit of SQS and SNS, and returns unknown if the request is denied.
 func (c *conn) room(name string, size, unknown int, request func() (string, error)) (int, error) {
 	if n, ok := c.rooms.get(name); ok {
 		return n, nil
@@ -50,9 +51,9 @@ func (c *conn) room(name string, size, unknown int, request func() (string, erro
 // allowedSize finds the limit of a queue, a topic or a batch in an error of AWS.
 var allowedSize = regexp.MustCompile(`(?:shorter|longer) than (\d+) bytes`)
 
-// sized returns own, the error of a message that was refused with err. If err is about the size, it adds a
-// TooLargeError and caches the limit of the queue or topic of that name. If err is about the content otherwise, it adds
-// ErrContent.
+// sized returns own, the error of a message that was refused with err. If err is about the size, it
+// adds a TooLargeError and caches the limit of the queue or topic of that name. If err is about the
+// content otherwise, it adds ErrContent.
 func (c *conn) sized(name string, e *entry, own, err error) error {
 	said := allowedSize.FindStringSubmatch(err.Error())
 	if said == nil {

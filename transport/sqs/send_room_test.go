@@ -126,8 +126,8 @@ func TestAQueueWithASmallerLimitIsAskedForIt(t *testing.T) {
 	}
 }
 
-// A refusal says the limit: how SQS says it is in its reference of SendMessageBatch and in the answers of its
-// stand-ins.
+// A refusal says the limit: how SQS says it is in its reference of SendMessageBatch and in the
+// answers of its stand-ins.
 func TestARefusalForTheSizeIsRemembered(t *testing.T) {
 	const text = "One or more parameters are invalid. Reason: Message must be shorter than 1024 bytes."
 	f := &fake{}
@@ -148,7 +148,8 @@ func TestARefusalForTheSizeIsRemembered(t *testing.T) {
 	}
 }
 
-// ServiceControl returns a failed message under an id of its own, which it sets as the message attribute.
+// ServiceControl returns a failed message under an id of its own, which it sets as the message
+// attribute.
 func TestAReturnedMessageKeepsItsIdentity(t *testing.T) {
 	headers := header.New(header.Field{Name: header.MessageID, Value: "m-1"})
 	for name, m := range map[string]*types.Message{
@@ -209,7 +210,8 @@ func TestAttributesOfOtherTypesAreKeptInADelay(t *testing.T) {
 	}
 }
 
-// Binary attributes of other producers come through a move to the error queue, a return from there and a delayed retry.
+// Binary attributes of other producers come through a move to the error queue, a return from there
+// and a delayed retry.
 func TestBinaryAttributesSurviveMoves(t *testing.T) {
 	for name, rawBody := range map[string]bool{"envelope": false, "raw": true} {
 		t.Run(name, func(t *testing.T) {

@@ -31,8 +31,8 @@ type settling struct {
 // request sends a request about the deliveries with the indexes is, and returns the failed entries.
 type request func(ctx context.Context, is []int) (failures, error)
 
-// delete deletes messages in one request, and records them as processed: SQS delivers those again whose lease was over,
-// and may deliver the others again.
+// delete deletes messages in one request, and records them as processed: SQS delivers those again
+// whose lease was over, and may deliver the others again.
 func (in *inFlight) delete(ctx context.Context, ss []settling) []error {
 	errs := in.ask(ctx, "complete", ss, func(ctx context.Context, is []int) (failures, error) {
 		req := &sqs.DeleteMessageBatchInput{QueueUrl: &in.url}
@@ -93,7 +93,8 @@ func (in *inFlight) hideAll(ctx context.Context, ss []settling) []error {
 	return errs
 }
 
-// release returns the open deliveries to the queue. Those for which the request fails return when their lease ends.
+// release returns the open deliveries to the queue. Those for which the request fails return when
+// their lease ends.
 func (in *inFlight) release(ds []*delivery) {
 	ctx, cancel := context.WithTimeout(in.conn.ctx, closeTimeout)
 	defer cancel()
@@ -106,8 +107,8 @@ func (in *inFlight) release(ds []*delivery) {
 	in.hideAll(ctx, open)
 }
 
-// ask sends the request for those of ss whose lease is not over: others may have been delivered again. Entries that AWS
-// failed through no fault of theirs are sent once more.
+// ask sends the request for those of ss whose lease is not over: others may have been delivered
+// again. Entries that AWS failed through no fault of theirs are sent once more.
 func (in *inFlight) ask(ctx context.Context, verb string, ss []settling, request request) []error {
 	errs := make([]error, len(ss))
 	now := time.Now()
@@ -154,8 +155,9 @@ func tooLate(f *types.BatchResultErrorEntry) bool {
 // maxProcessed bounds the number of processed messages that are recorded.
 const maxProcessed = 10_000
 
-// processed records completed messages, to recognize one that SQS delivers again because its lease was over or although
-// it was deleted. Another process does not recognize it. The zero value is ready.
+// processed records completed messages, to recognize one that SQS delivers again because its lease
+// was over or although it was deleted. Another process does not recognize it. The zero value is
+// ready.
 type processed struct {
 	mu    sync.Mutex // guards the fields below
 	ids   map[string]struct{}

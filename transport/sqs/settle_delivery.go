@@ -174,7 +174,8 @@ func (d *delivery) lose() {
 	}
 }
 
-// overdue reports whether the lease is over, by the local clock or because the message was delivered again.
+// overdue reports whether the lease is over, by the local clock or because the message was
+// delivered again.
 func (d *delivery) overdue(now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

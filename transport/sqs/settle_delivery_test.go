@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A caller stops waiting for a settle, and the settle has its effect. The same method, called again, returns that result,
-// whether the result came before or after the caller stopped.
+// A caller stops waiting for a settle, and the settle has its effect. The same method, called
+// again, returns that result, whether the result came before or after the caller stopped.
 func TestASettleIsRepeatedAfterItsEffect(t *testing.T) {
 	t.Parallel()
 	for name, lateBy := range map[string]time.Duration{"the result comes later": time.Second, "the result comes at once": 0} {

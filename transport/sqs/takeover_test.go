@@ -47,7 +47,8 @@ func (n *netEndpoint) send(queue string, r recording) {
 	n.must(err)
 }
 
-// hideFor sets how long messages wait in the queue for long delays: 15 minutes, and no time in tests.
+// hideFor sets how long messages wait in the queue for long delays: 15 minutes, and no time in
+// tests.
 func (n *netEndpoint) hideFor(seconds string) {
 	n.Helper()
 	_, err := n.queues.SetQueueAttributes(n.Context(), &awssqs.SetQueueAttributesInput{
@@ -98,7 +99,8 @@ func (s *system) netPeer(h handled, tr *sqs.Transport) endpoint.Config {
 	}
 }
 
-// A Go endpoint gets the queue of a .NET endpoint with its waiting and delayed messages, and its subscriptions.
+// A Go endpoint gets the queue of a .NET endpoint with its waiting and delayed messages, and its
+// subscriptions.
 func TestAQueueOfNServiceBusIsTakenOver(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
@@ -169,7 +171,8 @@ func TestNServiceBusReceivesBesideUsFromOneQueue(t *testing.T) {
 	}
 }
 
-// Verify names what a queue of NServiceBus lacks, which is the dead-letter queue alone. Without one nothing is found.
+// Verify names what a queue of NServiceBus lacks, which is the dead-letter queue alone. Without one
+// nothing is found.
 func TestVerifyFindsNoDeadLetterQueueOfNServiceBus(t *testing.T) {
 	s := newSystem(t)
 	net := newNet(t, s.broker, s.prefix, s.prefix+"Net-Peer")
@@ -197,7 +200,8 @@ func TestVerifyFindsNoDeadLetterQueueOfNServiceBus(t *testing.T) {
 	}
 }
 
-// A .NET endpoint gets the queue of a Go endpoint: its installers accept the queues, and it reads what waits there.
+// A .NET endpoint gets the queue of a Go endpoint: its installers accept the queues, and it reads
+// what waits there.
 func TestAQueueOfOursIsTakenOverByNServiceBus(t *testing.T) {
 	t.Parallel()
 	for _, raw := range []bool{false, true} {

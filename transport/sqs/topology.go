@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// defaultRetention is how long queues keep a message. Delay queues never keep it shorter: there it begins anew with
-	// each hop.
+	// defaultRetention is how long queues keep a message. Delay queues never keep it shorter: there
+	// it begins anew with each hop.
 	defaultRetention = 4 * 24 * time.Hour
 	// deadLetterRetention is SQS's maximum: it counts from when the message was first sent.
 	deadLetterRetention = 14 * 24 * time.Hour
@@ -27,8 +27,8 @@ const (
 	createdTries = 12
 )
 
-// Install implements [transport.Installer]. It creates the queues of the plan, their delay queues, the endpoint's
-// dead-letter queue, and the topics of the types.
+// Install implements [transport.Installer]. It creates the queues of the plan, their delay queues,
+// the endpoint's dead-letter queue, and the topics of the types.
 func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 	if err := c.checkNames(plan.Queues); err != nil {
 		return err
@@ -66,8 +66,8 @@ func (c *conn) Install(ctx context.Context, plan transport.Plan) error {
 	return nil
 }
 
-// checkNames fails if queues for different purposes have one name at SQS, in which other characters than letters, digits,
-// "-" and "_" are "-", or if one is the dead-letter queue of the endpoint.
+// checkNames fails if queues for different purposes have one name at SQS, in which other characters
+// than letters, digits, "-" and "_" are "-", or if one is the dead-letter queue of the endpoint.
 func (c *conn) checkNames(queues []transport.Queue) error {
 	purposes := make(map[string]transport.Queue)
 	for _, q := range queues {
@@ -84,8 +84,8 @@ func (c *conn) checkNames(queues []transport.Queue) error {
 	return nil
 }
 
-// hasDelayQueue reports whether a queue has a delay queue. Shared queues have no additions, and a suspect message is
-// not delayed.
+// hasDelayQueue reports whether a queue has a delay queue. Shared queues have no additions, and a
+// suspect message is not delayed.
 func (c *conn) hasDelayQueue(q transport.Queue) bool {
 	return !c.cfg.ShortDelays && !q.Shared && !q.Counted
 }
@@ -101,7 +101,8 @@ func (c *conn) attributes(retention time.Duration) map[string]string {
 
 func inSeconds(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }
 
-// installDeadLetters creates the dead-letter queue, and returns the redrive policy of the queues: "" for none.
+// installDeadLetters creates the dead-letter queue, and returns the redrive policy of the queues:
+// "" for none.
 func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue) (redrive string, err error) {
 	if !c.hasDeadLetters(queues) {
 		return "", nil
@@ -117,8 +118,8 @@ func (c *conn) installDeadLetters(ctx context.Context, queues []transport.Queue)
 	return fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":"%d"}`, arn, c.cfg.ReceiveLimit), nil
 }
 
-// hasDeadLetters reports whether some of the queues need a dead-letter queue. Without an endpoint none receives from
-// it.
+// hasDeadLetters reports whether some of the queues need a dead-letter queue. Without an endpoint
+// none receives from it.
 func (c *conn) hasDeadLetters(queues []transport.Queue) bool {
 	return c.endpoint != "" && c.cfg.ReceiveLimit > 0 &&
 		slices.ContainsFunc(queues, func(q transport.Queue) bool { return !q.Shared })

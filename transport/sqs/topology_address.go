@@ -20,8 +20,8 @@ func (c *conn) Address(queue string) string {
 // ShortName implements [transport.Addresser]: the queue's name at SQS without the prefix.
 func (c *conn) ShortName(address string) string { return shortName(c.cfg.QueuePrefix, address) }
 
-// shortName returns the name at SQS of the queue of an address without the prefix; with it, where the rest of the name
-// would be read as another queue, because it begins with the prefix again.
+// shortName returns the name at SQS of the queue of an address without the prefix; with it, where
+// the rest of the name would be read as another queue, because it begins with the prefix again.
 func shortName(prefix, address string) string {
 	if isClean(prefix) && isClean(address) && !strings.HasPrefix(address, prefix) && len(prefix)+len(address) <= longestQueue {
 		return address // the usual case, without an allocation

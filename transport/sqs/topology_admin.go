@@ -6,13 +6,14 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 )
 
-// Admin is implemented by the connection of a [Transport], for tools that manage the policies of queues: find it by
-// type assertion. It is safe for concurrent use.
+// Admin is implemented by the connection of a [Transport], for tools that manage the policies of
+// queues: find it by type assertion. It is safe for concurrent use.
 type Admin interface {
-	// Policy returns the queue's policy, as JSON; "" when it has none. It fails with [transport.ErrNoQueue].
+	// Policy returns the queue's policy, as JSON; "" when it has none. It fails with
+	// [transport.ErrNoQueue].
 	Policy(ctx context.Context, queue string) (string, error)
-	// LetIn lets the topics of message types send to the queue, as Subscribe does, by a statement of the queue's policy.
-	// It changes no other statement.
+	// LetIn lets the topics of message types send to the queue, as Subscribe does, by a statement
+	// of the queue's policy. It changes no other statement.
 	LetIn(ctx context.Context, queue string, types []string) error
 }
 

@@ -10,21 +10,23 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// EventTopics selects the topics to which an event with base types is published, and those to which its subscribers
-// subscribe. SNS has no hierarchy of topics.
+// EventTopics selects the topics to which an event with base types is published, and those to which
+// its subscribers subscribe. SNS has no hierarchy of topics.
 type EventTopics string
 
 const (
-	// AllTopics publishes an event to the topic of its type and to those of its base types. A handler of a base type needs
-	// a subscription to the topic of that type alone. It is the default.
+	// AllTopics publishes an event to the topic of its type and to those of its base types. A
+	// handler of a base type needs a subscription to the topic of that type alone. It is the
+	// default.
 	AllTopics EventTopics = "all"
-	// BothTopics publishes as AllTopics does, and subscribes as ConcreteTopic does. An endpoint has it while publishers
-	// change from AllTopics to ConcreteTopic.
+	// BothTopics publishes as AllTopics does, and subscribes as ConcreteTopic does. An endpoint has
+	// it while publishers change from AllTopics to ConcreteTopic.
 	BothTopics EventTopics = "both"
-	// ConcreteTopic publishes an event to the topic of its type alone, as NServiceBus does. A handler of a base type needs
-	// subscriptions to the topic of that type and to those of all types that derive from it. The endpoint subscribes to
-	// the events that are registered in its configuration, except those that are registered WithoutSubscription. It does
-	// not get other events.
+	// ConcreteTopic publishes an event to the topic of its type alone, as NServiceBus does. A
+	// handler of a base type needs subscriptions to the topic of that type and to those of all
+	// types that derive from it. The endpoint subscribes to the events that are registered in its
+	// configuration, except those that are registered WithoutSubscription. It does not get other
+	// events.
 	ConcreteTopic EventTopics = "concrete"
 )
 
@@ -36,7 +38,8 @@ func (e EventTopics) check() error {
 	return fmt.Errorf("sqs: EventTopics %q: use %q, %q or %q", e, AllTopics, BothTopics, ConcreteTopic)
 }
 
-// ofPublish returns the types of a published message, the most concrete first, to whose topics it is published.
+// ofPublish returns the types of a published message, the most concrete first, to whose topics it
+// is published.
 func (e EventTopics) ofPublish(typeNames []string) []string {
 	if e == ConcreteTopic {
 		return typeNames[:1]
@@ -69,8 +72,8 @@ func (c *conn) isSubscribed(queue, name string) bool {
 	return ok
 }
 
-// warnOfUnknown logs once that an event arrived by the topic of a base type alone. Its publisher has AllTopics or
-// BothTopics. After it has changed to ConcreteTopic the event would not arrive.
+// warnOfUnknown logs once that an event arrived by the topic of a base type alone. Its publisher
+// has AllTopics or BothTopics. After it has changed to ConcreteTopic the event would not arrive.
 func (in *inFlight) warnOfUnknown(d *delivery, m *types.Message) {
 	c := in.conn
 	which, isCopy := text(m, copyAttribute)

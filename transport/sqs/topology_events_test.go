@@ -136,7 +136,8 @@ func (s *system) subscriber(topics sqs.EventTopics, h handled) endpoint.Config {
 	}
 }
 
-// An endpoint of NServiceBus that handles an event and its base type subscribes to the topics of both.
+// An endpoint of NServiceBus that handles an event and its base type subscribes to the topics of
+// both.
 func TestNServiceBusGetsOneCopyByTheConcreteTopic(t *testing.T) {
 	t.Parallel()
 	for topics, want := range map[sqs.EventTopics]int{"": 2, sqs.AllTopics: 2, sqs.BothTopics: 2, sqs.ConcreteTopic: 1} {
@@ -160,8 +161,8 @@ func TestNServiceBusGetsOneCopyByTheConcreteTopic(t *testing.T) {
 	}
 }
 
-// A subscriber that is changed gets each event of every publisher once: of changed and unchanged ones and of
-// NServiceBus, in both of its forms.
+// A subscriber that is changed gets each event of every publisher once: of changed and unchanged
+// ones and of NServiceBus, in both of its forms.
 func TestABaseTypeGetsEventsOfEachPublisherOnce(t *testing.T) {
 	t.Parallel()
 	for _, topics := range []sqs.EventTopics{sqs.BothTopics, sqs.ConcreteTopic} {
@@ -189,8 +190,9 @@ func TestABaseTypeGetsEventsOfEachPublisherOnce(t *testing.T) {
 	}
 }
 
-// The order of a change: subscribers get BothTopics, publishers get ConcreteTopic, subscribers get ConcreteTopic. Each
-// event is handled once by one process. A publisher that is changed before its subscribers loses events.
+// The order of a change: subscribers get BothTopics, publishers get ConcreteTopic, subscribers get
+// ConcreteTopic. Each event is handled once by one process. A publisher that is changed before its
+// subscribers loses events.
 func TestChangingToTheConcreteTopicLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
@@ -221,7 +223,8 @@ func TestChangingToTheConcreteTopicLosesNothing(t *testing.T) {
 	}
 }
 
-// While a publisher still publishes to the topics of base types, a subscriber that does not know its event is warned.
+// While a publisher still publishes to the topics of base types, a subscriber that does not know
+// its event is warned.
 func TestAnEventByABaseTopicOnlyIsOneWarning(t *testing.T) {
 	t.Parallel()
 	for topics, want := range map[sqs.EventTopics]int{sqs.AllTopics: 0, sqs.BothTopics: 1} {

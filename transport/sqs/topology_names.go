@@ -25,8 +25,8 @@ const (
 // DeadLettersSuffix follows the name of an endpoint in that of its dead-letter queue.
 const DeadLettersSuffix = "-dead-letters"
 
-// queueName returns the name at SQS of the queue of an address, as NServiceBus names it. A name that has the prefix
-// already, as configured or as it is at SQS, does not get it twice.
+// queueName returns the name at SQS of the queue of an address, as NServiceBus names it. A name
+// that has the prefix already, as configured or as it is at SQS, does not get it twice.
 func queueName(prefix, address string) (string, error) {
 	if strings.TrimSpace(address) == "" {
 		return "", &transport.NameError{Err: errors.New("sqs: a queue has no name")}
@@ -48,8 +48,9 @@ func queueName(prefix, address string) (string, error) {
 	return name, nil
 }
 
-// topicName returns the name of the topic of a message type, as NServiceBus names it: without the assembly, which
-// follows a comma. The commas in the arguments of a generic type are part of the name.
+// topicName returns the name of the topic of a message type, as NServiceBus names it: without the
+// assembly, which follows a comma. The commas in the arguments of a generic type are part of the
+// name.
 func topicName(prefix, messageType string) (string, error) {
 	names := slices.Collect(header.TypeNames(messageType))
 	if len(names) == 0 {
@@ -75,8 +76,9 @@ func awsName(stem, suffix string, longest int) (string, error) {
 // nameOf returns the name in an ARN.
 func nameOf(arn string) string { return arn[strings.LastIndexByte(arn, ':')+1:] }
 
-// sanitize replaces each character that is not a letter, a digit, "-" or "_" by "-", as NServiceBus does, where a
-// character outside the first 65,536 is two. AWS accepts only ASCII letters and digits.
+// sanitize replaces each character that is not a letter, a digit, "-" or "_" by "-", as NServiceBus
+// does, where a character outside the first 65,536 is two. AWS accepts only ASCII letters and
+// digits.
 func sanitize(name string) (string, error) {
 	if isClean(name) {
 		return name, nil

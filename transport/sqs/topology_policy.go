@@ -95,8 +95,8 @@ func (o *oneOrMore) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]string)(o))
 }
 
-// allows reports whether the policy allows a topic, or every topic of a pattern, to send to a queue. Statements that it
-// does not understand allow nothing.
+// allows reports whether the policy allows a topic, or every topic of a pattern, to send to a
+// queue. Statements that it does not understand allow nothing.
 func (p *policy) allows(queueARN, topicARN string) bool {
 	return slices.ContainsFunc(p.statements, func(raw json.RawMessage) bool {
 		var s statement
@@ -122,7 +122,8 @@ func (s *statement) isForTopics() bool {
 	return slices.Contains(who.AWS, "*") || slices.Contains(who.Service, "sns.amazonaws.com")
 }
 
-// holdFor reports whether the conditions allow messages of a topic: they must be about the source only.
+// holdFor reports whether the conditions allow messages of a topic: they must be about the source
+// only.
 func (c conditions) holdFor(topicARN string) bool {
 	for operator, keys := range c {
 		for key, patterns := range keys {
@@ -144,10 +145,12 @@ func patternsMatch(operator string, patterns []string, arn string) bool {
 	return false
 }
 
-// literal escapes a pattern for path.Match, so that only * and ? are special, and "/" is an ordinary character.
+// literal escapes a pattern for path.Match, so that only * and ? are special, and "/" is an
+// ordinary character.
 var literal = strings.NewReplacer(`\`, `\\`, `[`, `\[`, `/`, "\x00")
 
-// matches reports whether a pattern with * and ? matches a name or a narrower pattern, by AWS's rules.
+// matches reports whether a pattern with * and ? matches a name or a narrower pattern, by AWS's
+// rules.
 func matches(pattern, name string) bool {
 	if !strings.ContainsAny(pattern, "*?") {
 		return pattern == name

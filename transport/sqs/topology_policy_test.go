@@ -70,7 +70,8 @@ func TestAWidePolicyTakesThePlaceOfSingleTopics(t *testing.T) {
 	}
 }
 
-// What others have written into a policy is understood where it lets SNS in, and stays as it is in any case.
+// What others have written into a policy is understood where it lets SNS in, and stays as it is in
+// any case.
 func TestStatementsOfOthers(t *testing.T) {
 	const (
 		resource = `"Resource":"` + testQueueARN + `"`

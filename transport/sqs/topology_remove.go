@@ -13,8 +13,9 @@ import (
 
 var _ transport.Remover = (*conn)(nil)
 
-// Remove implements [transport.Remover]. Each queue is deleted with its subscriptions, its queue for long delays and
-// its queue for dead letters. Topics are kept. SQS creates no queue of the same name within a minute.
+// Remove implements [transport.Remover]. Each queue is deleted with its subscriptions, its queue
+// for long delays and its queue for dead letters. Topics are kept. SQS creates no queue of the same
+// name within a minute.
 func (c *conn) Remove(ctx context.Context, queues ...string) error {
 	if err := c.removeSubscriptions(ctx, queues); err != nil {
 		return err

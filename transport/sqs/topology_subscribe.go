@@ -16,17 +16,19 @@ import (
 )
 
 const (
-	// rawDelivery is the attribute of a subscription that delivers messages without SNS's own envelope.
+	// rawDelivery is the attribute of a subscription that delivers messages without SNS's own
+	// envelope.
 	rawDelivery = "RawMessageDelivery"
-	// policyTries is how often a policy is written and read back. AWS may take a minute to show a change, and another
-	// writer may have overwritten it.
+	// policyTries is how often a policy is written and read back. AWS may take a minute to show a
+	// change, and another writer may have overwritten it.
 	policyTries = 20
-	// policySettles is how long after its writing a policy is read once more: another writer may have read it before the
-	// change and written it afterwards.
+	// policySettles is how long after its writing a policy is read once more: another writer may
+	// have read it before the change and written it afterwards.
 	policySettles = 200 * time.Millisecond
 )
 
-// Subscribe implements [transport.Subscriber]. It creates missing topics if the credentials have the right to.
+// Subscribe implements [transport.Subscriber]. It creates missing topics if the credentials have
+// the right to.
 func (c *conn) Subscribe(ctx context.Context, queue string, typeNames []string) error {
 	queueARN, err := c.queueARN(ctx, queue)
 	if err != nil {
@@ -90,8 +92,8 @@ func (c *conn) subscribeTo(ctx context.Context, queueARN, topicARN string) error
 	return c.fault(err, "subscribe %q to topic %q", nameOf(queueARN), nameOf(topicARN))
 }
 
-// makeRaw sets raw delivery on a subscription that others have created. It keeps its other attributes, such as a
-// filter.
+// makeRaw sets raw delivery on a subscription that others have created. It keeps its other
+// attributes, such as a filter.
 func (c *conn) makeRaw(ctx context.Context, queueARN, topicARN string) error {
 	arn, err := c.subscription(ctx, queueARN, topicARN)
 	if err != nil || arn == "" {
@@ -155,8 +157,8 @@ func (c *conn) subscription(ctx context.Context, queueARN, topicARN string) (str
 	}
 }
 
-// letIn lets the topics send to the queue. A policy can be written as a whole only, so it is read back until it has the
-// change twice, in case other writers change it at the same time.
+// letIn lets the topics send to the queue. A policy can be written as a whole only, so it is read
+// back until it has the change twice, in case other writers change it at the same time.
 func (c *conn) letIn(ctx context.Context, queue, queueARN string, topics []string) error {
 	if c.cfg.WidePolicy && len(topics) > 0 {
 		prefix, err := sanitize(c.cfg.TopicPrefix)

@@ -20,8 +20,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// fakeAWS is what the tests need of SQS and SNS, with what an emulator does not do: attributes that show late, rights
-// that lack.
+// fakeAWS is what the tests need of SQS and SNS, with what an emulator does not do: attributes that
+// show late, rights that lack.
 type fakeAWS struct {
 	queueAPI
 	topicAPI
@@ -169,7 +169,8 @@ func TestAPolicyThatLetsTheTopicsInIsNotWritten(t *testing.T) {
 	}
 }
 
-// Two installers that read the policy at the same time overwrite each other's: both are let in all the same.
+// Two installers that read the policy at the same time overwrite each other's: both are let in all
+// the same.
 func TestSubscribersThatWriteAtOnceAreAllLetIn(t *testing.T) {
 	for _, subscribers := range []int{2, 5} {
 		synctest.Test(t, func(t *testing.T) {

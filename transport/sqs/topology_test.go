@@ -306,8 +306,8 @@ func TestAMissingTopic(t *testing.T) {
 	}
 }
 
-// The publisher sends a copy to the topic of each type; who subscribed to a base type knows nothing of those derived
-// from it.
+// The publisher sends a copy to the topic of each type; who subscribed to a base type knows nothing
+// of those derived from it.
 func TestAPublisherFansOutAlongTheTypes(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.SQS(t)

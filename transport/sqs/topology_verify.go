@@ -20,7 +20,8 @@ var (
 // fewReceives is a maxReceiveCount that an endpoint's own retries may reach.
 const fewReceives = 25
 
-// Verify implements [transport.Verifier]. Retention and encryption may be chosen per queue and are not compared.
+// Verify implements [transport.Verifier]. Retention and encryption may be chosen per queue and are
+// not compared.
 func (c *conn) Verify(ctx context.Context, plan transport.Plan) ([]transport.Finding, error) {
 	var v verification
 	if c.hasDeadLetters(plan.Queues) {

@@ -26,9 +26,9 @@ const (
 // None is no limit in a field whose zero is a default: [Transport].ReceiveLimit.
 const None = -1
 
-// Transport connects to Amazon SQS and SNS in a region. It is configuration only, and must not change while it is open.
-// The zero value is ready: region and credentials are those of the AWS tools, such as AWS_REGION, the shared
-// configuration files and the role of the machine.
+// Transport connects to Amazon SQS and SNS in a region. It is configuration only, and must not
+// change while it is open. The zero value is ready: region and credentials are those of the AWS
+// tools, such as AWS_REGION, the shared configuration files and the role of the machine.
 type Transport struct {
 	// Region is the AWS region, such as "eu-central-1". Optional.
 	Region string
@@ -36,50 +36,56 @@ type Transport struct {
 	Profile string
 	// Endpoint is the URL of another implementation of SQS and SNS, such as an emulator. Optional.
 	Endpoint string
-	// Config replaces the AWS configuration of the machine, including the credentials. Region and Endpoint override it;
-	// Profile is ignored. Its Retryer, if any, replaces the driver's, which attempts a request three times. The driver
-	// neither changes nor keeps Config. Optional.
+	// Config replaces the AWS configuration of the machine, including the credentials. Region and
+	// Endpoint override it; Profile is ignored. Its Retryer, if any, replaces the driver's, which
+	// attempts a request three times. The driver neither changes nor keeps Config. Optional.
 	Config *aws.Config
 
-	// QueuePrefix and TopicPrefix precede the name of each queue and topic, such as "test-". All endpoints of a system
-	// must use the same. Optional.
+	// QueuePrefix and TopicPrefix precede the name of each queue and topic, such as "test-". All
+	// endpoints of a system must use the same. Optional.
 	QueuePrefix string
 	TopicPrefix string
-	// MissingTopic selects how a publish to a missing topic is handled. Default: [FailMissingTopic].
+	// MissingTopic selects how a publish to a missing topic is handled. Default:
+	// [FailMissingTopic].
 	MissingTopic MissingTopic
-	// EventTopics selects the topics of events with base types. Default: [AllTopics]. NServiceBus publishes as
-	// [ConcreteTopic] does: an endpoint of NServiceBus that handles an event and its base type gets two copies of each
-	// event of a Holdfast endpoint with another setting.
+	// EventTopics selects the topics of events with base types. Default: [AllTopics]. NServiceBus
+	// publishes as [ConcreteTopic] does: an endpoint of NServiceBus that handles an event and its
+	// base type gets two copies of each event of a Holdfast endpoint with another setting.
 	EventTopics EventTopics
 
-	// Retention is how long the queues that Install creates keep a message, in whole seconds from a minute to 14 days. 0:
-	// 4 days.
+	// Retention is how long the queues that Install creates keep a message, in whole seconds from a
+	// minute to 14 days. 0: 4 days.
 	Retention time.Duration
-	// KMSKey is the key that encrypts the queues that Install creates: an id, alias or ARN. "": SQS's default.
+	// KMSKey is the key that encrypts the queues that Install creates: an id, alias or ARN. "":
+	// SQS's default.
 	KMSKey string
-	// ReceiveLimit is how often SQS delivers a message of the endpoint's own queues. After that SQS moves it to the
-	// dead-letter queue "<endpoint>-dead-letters", from which a running endpoint moves it to its error queue. The limit
-	// backs up the endpoint's own retries, so it must be far above their number. 0: 100. The maximum is 1,000. [None]
-	// creates queues without a dead-letter queue. Existing queues are not changed.
+	// ReceiveLimit is how often SQS delivers a message of the endpoint's own queues. After that SQS
+	// moves it to the dead-letter queue "<endpoint>-dead-letters", from which a running endpoint
+	// moves it to its error queue. The limit backs up the endpoint's own retries, so it must be far
+	// above their number. 0: 100. The maximum is 1,000. [None] creates queues without a dead-letter
+	// queue. Existing queues are not changed.
 	ReceiveLimit int
 
-	// Lease is how long a received message is hidden from other receivers unless its lease is renewed: whole seconds from
-	// a second to 12 h. It overrides the visibility timeout of the queue. 0: 30 s.
+	// Lease is how long a received message is hidden from other receivers unless its lease is
+	// renewed: whole seconds from a second to 12 h. It overrides the visibility timeout of the
+	// queue. 0: 30 s.
 	Lease time.Duration
-	// RawBody sends bodies unchanged, with the headers in a message attribute, instead of NServiceBus's envelope. The
-	// endpoint reads both formats.
+	// RawBody sends bodies unchanged, with the headers in a message attribute, instead of
+	// NServiceBus's envelope. The endpoint reads both formats.
 	RawBody bool
-	// GroupHeader is the header whose value is the message group id. SQS delivers the groups fairly, so that a group with
-	// many messages does not delay the others. Messages without the header have no group, except copies of a received
-	// message, which keep its group. Optional.
+	// GroupHeader is the header whose value is the message group id. SQS delivers the groups
+	// fairly, so that a group with many messages does not delay the others. Messages without the
+	// header have no group, except copies of a received message, which keep its group. Optional.
 	GroupHeader string
-	// MaxMessage is the maximum size of a message with its attributes, in bytes, for queues with a limit under 1 MiB: 256
-	// KiB or more. 0: 1 MiB.
+	// MaxMessage is the maximum size of a message with its attributes, in bytes, for queues with a
+	// limit under 1 MiB: 256 KiB or more. 0: 1 MiB.
 	MaxMessage int
-	// WidePolicy allows all topics of the account whose names begin with TopicPrefix to send to a subscribing queue,
-	// instead of only the topics of its types. Otherwise a policy has room for about 80 topics.
+	// WidePolicy allows all topics of the account whose names begin with TopicPrefix to send to a
+	// subscribing queue, instead of only the topics of its types. Otherwise a policy has room for
+	// about 80 topics.
 	WidePolicy bool
-	// ShortDelays limits delays to 15 minutes, the maximum of SQS. Longer delays need a delay queue for each endpoint.
+	// ShortDelays limits delays to 15 minutes, the maximum of SQS. Longer delays need a delay queue
+	// for each endpoint.
 	ShortDelays bool
 }
 
@@ -136,7 +142,8 @@ func wholeSeconds(d, from, to time.Duration) bool {
 	return d == 0 || d >= from && d <= to && d%time.Second == 0
 }
 
-// withDefaults returns a copy without Config and with the defaults set, except those where 0 has a meaning.
+// withDefaults returns a copy without Config and with the defaults set, except those where 0 has a
+// meaning.
 func (t *Transport) withDefaults() Transport {
 	own := *t
 	own.Config = nil

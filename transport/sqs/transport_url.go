@@ -12,15 +12,17 @@ import (
 var errNotURL = errors.New("sqs: want sqs://REGION with options such as ?profile=name: " +
 	"credentials come from where the AWS tools look for them")
 
-// ParseURL returns the transport of a URL such as "sqs://eu-central-1?profile=shop". The host is the region; "sqs://"
-// leaves the region to the AWS tools' configuration. The options have the names of the fields:
+// ParseURL returns the transport of a URL such as "sqs://eu-central-1?profile=shop". The host is
+// the region; "sqs://" leaves the region to the AWS tools' configuration. The options have the
+// names of the fields:
 //
 //	profile, endpoint, queue_prefix, topic_prefix, missing_topic, event_topics, kms_key, group_header
 //	retention, lease                               a duration such as 168h
 //	receive_limit, max_message                     a number
 //	raw_body, wide_policy, short_delays            true or false
 //
-// Credentials are never part of the URL. An error names the option that is wrong, and does not repeat the URL.
+// Credentials are never part of the URL. An error names the option that is wrong, and does not
+// repeat the URL.
 func ParseURL(s string) (*Transport, error) {
 	u, err := url.Parse(s)
 	if err != nil {

@@ -11,8 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Benchmark measures a driver under the endpoint's receive loop, in messages per second: sent, one and a hundred at a
-// time; handled and completed, one and 32 at once; and moved to another queue, as one unit if the driver can.
+// Benchmark measures a driver under the endpoint's receive loop, in messages per second: sent, one
+// and a hundred at a time; handled and completed, one and 32 at once; and moved to another queue,
+// as one unit if the driver can.
 func Benchmark(b *testing.B, h Harness) {
 	measure := func(name string, f func(b *testing.B, t *test)) {
 		b.Run(name, func(b *testing.B) {

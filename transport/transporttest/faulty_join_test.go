@@ -10,7 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// batchTx is a user's transaction of faulty: the operations that are dispatched in it, sent by its commit.
+// batchTx is a user's transaction of faulty: the operations that are dispatched in it, sent by its
+// commit.
 type batchTx struct {
 	mu   sync.Mutex // guards what follows
 	over bool

@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
-// faulty is a driver with a fault: inmemory, with some functions replaced. A nil function is inmemory's.
+// faulty is a driver with a fault: inmemory, with some functions replaced. A nil function is
+// inmemory's.
 type faulty struct {
 	*inmemory.Transport
 
@@ -484,7 +485,8 @@ func faultyHarness(change func(*faulty)) Harness {
 		},
 		Write: writeOnCommit,
 		Sweep: func(testing.TB, transport.Transport, string) {},
-		// A broker in memory has no limit: a mutant has to lose messages for the lack of its own care.
+		// A broker in memory has no limit: a mutant has to lose messages for the lack of its own
+		// care.
 		LimitDeliveries: func(testing.TB, transport.Transport, string, int) {},
 		PutUndecodable: func(t testing.TB, tr transport.Transport, queue string) {
 			m := &transport.Message{ID: "foreign", Undecodable: errNothing}

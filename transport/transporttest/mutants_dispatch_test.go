@@ -42,7 +42,8 @@ func answering(change func(ctx context.Context, ops []transport.Operation, recei
 	}
 }
 
-// refusingOdd sends all operations but one whose header is not valid UTF-8. Then the error is that of refuse.
+// refusingOdd sends all operations but one whose header is not valid UTF-8. Then the error is that
+// of refuse.
 func refusingOdd(refuse func(ops []transport.Operation, at int) error) func(*faulty) {
 	return func(f *faulty) {
 		f.dispatch = func(ctx context.Context, c *faultyConn, ops []transport.Operation) ([]transport.Receipt, error) {

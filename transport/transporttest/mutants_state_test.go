@@ -57,8 +57,8 @@ func savesLater(f *faulty) {
 	}
 }
 
-// unlocked is a store of records whose transactions neither lock nor compare: the last one to commit wins. It keeps its
-// records in memory.
+// unlocked is a store of records whose transactions neither lock nor compare: the last one to
+// commit wins. It keeps its records in memory.
 func unlocked(f *faulty) {
 	var mu sync.Mutex
 	stored := map[transport.RecordID]transport.Record{}

@@ -22,8 +22,8 @@ type handler func(ctx context.Context, d transport.Delivery) func(context.Contex
 
 var errRuleOver = errors.New("the rule is over")
 
-// pump runs the receive loop until stop, or the end of the rule. stopTimeout bounds the time for handlers after it;
-// less than 0: unlimited.
+// pump runs the receive loop until stop, or the end of the rule. stopTimeout bounds the time for
+// handlers after it; less than 0: unlimited.
 func (t *test) pump(c transport.Conn, queue string, concurrency int, stopTimeout time.Duration, handle handler) *pumping {
 	t.Helper()
 	r, err := c.OpenReceiver(t.ctx(), transport.ReceiverOptions{Queue: queue})
@@ -157,7 +157,8 @@ func (w *crowd) handles(c transport.Conn, queue string, concurrency, total int) 
 	w.handled(total)
 }
 
-// finish releases all handlers, and checks that each message was handled once, and no more than most at once.
+// finish releases all handlers, and checks that each message was handled once, and no more than
+// most at once.
 func (w *crowd) finish(c transport.Conn, most int, want ...string) {
 	w.t.Helper()
 	w.open()
@@ -168,8 +169,8 @@ func (w *crowd) finish(c transport.Conn, most int, want ...string) {
 	w.once(c, want)
 }
 
-// once checks that each message was handled exactly once, at attempt 1 unless the driver may have prefetched it and
-// returned it to the queue, which counts if releases are not free.
+// once checks that each message was handled exactly once, at attempt 1 unless the driver may have
+// prefetched it and returned it to the queue, which counts if releases are not free.
 func (w *crowd) once(c transport.Conn, want []string) {
 	w.t.Helper()
 	w.mu.Lock()

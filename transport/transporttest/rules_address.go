@@ -6,7 +6,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// forms returns the name of a queue and the other forms of its address that a driver writes itself, each once.
+// forms returns the name of a queue and the other forms of its address that a driver writes itself,
+// each once.
 func forms(a transport.Addresser, queue string) []string {
 	all := []string{queue}
 	for _, form := range []string{a.Address(queue), a.ShortName(queue)} {

@@ -49,8 +49,8 @@ func (t *test) attempt(d transport.Delivery, n int) {
 	}
 }
 
-// attemptAfterStop is attempt for a message that returned to a queue while a receiver was open: the driver may have
-// prefetched it, which counts if releases are not free.
+// attemptAfterStop is attempt for a message that returned to a queue while a receiver was open: the
+// driver may have prefetched it, which counts if releases are not free.
 func (t *test) attemptAfterStop(c transport.Conn, d transport.Delivery, n int) {
 	t.Helper()
 	if l := c.Limits(); !l.Prefetch && !l.Unbuffered || l.FreeRelease {
@@ -97,8 +97,8 @@ func attemptsShared(t *test) {
 	}
 }
 
-// attemptsEither receives a message from either of two receivers. The other one may have prefetched it, and is tried
-// after a while.
+// attemptsEither receives a message from either of two receivers. The other one may have prefetched
+// it, and is tried after a while.
 func attemptsEither(t *test, rs []transport.Receiver, calls []<-chan received) (got received, by int) {
 	wait := time.NewTimer(200 * time.Millisecond)
 	defer wait.Stop()

@@ -151,7 +151,8 @@ func browseLimit(t *test) {
 	t.holds(c, q, want...)
 }
 
-// takeLast lists a queue and takes the last message. It returns the message's id, or the first error.
+// takeLast lists a queue and takes the last message. It returns the message's id, or the first
+// error.
 func (t *test) takeLast(c transport.Conn, queue string) (id string, err error) {
 	t.Helper()
 	cur, err := as[transport.Browser](t, c).Browse(t.ctx(), queue)
@@ -197,8 +198,8 @@ func purge(t *test) {
 	t.holds(c, other, "neighbour")
 }
 
-// purgeUnderDelay checks that Purge leaves a delayed message. It returns false where Purge took longer than the delay,
-// so that the message may have been ready.
+// purgeUnderDelay checks that Purge leaves a delayed message. It returns false where Purge took
+// longer than the delay, so that the message may have been ready.
 func (t *test) purgeUnderDelay(c transport.Conn, after time.Duration) bool {
 	t.Helper()
 	q := t.queue(c, "in-"+after.String())

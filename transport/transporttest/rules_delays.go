@@ -11,7 +11,8 @@ import (
 const (
 	// shortDelay is long enough to detect whether a message waited for it.
 	shortDelay = 300 * time.Millisecond
-	// tardiness is the maximum lateness of a delayed message. A busy machine delivers a message of a real broker seconds late.
+	// tardiness is the maximum lateness of a delayed message. A busy machine delivers a message of
+	// a real broker seconds late.
 	tardiness, tardinessInBubble = time.Minute, 2 * time.Second
 	// clockGrain is the maximum difference between the clocks of broker and test for a duration.
 	clockGrain = 5 * time.Millisecond
@@ -175,8 +176,8 @@ func cancellable(queue string, delay time.Duration) []transport.Operation {
 	return ops
 }
 
-// cancels cancels the second of three delayed messages by its receipt. If a busy machine delivers the messages before Cancel,
-// cancels sends them again with twice the delay.
+// cancels cancels the second of three delayed messages by its receipt. If a busy machine delivers
+// the messages before Cancel, cancels sends them again with twice the delay.
 func (t *test) cancels(c transport.Conn, queue string, send func([]transport.Operation) []transport.Receipt) {
 	t.Helper()
 	canceler := as[transport.Canceler](t, c)

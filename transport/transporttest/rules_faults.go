@@ -190,7 +190,8 @@ func faultListening(t *test) {
 	t.eventually("the receiver listens again", l.Listening)
 }
 
-// promptly is the time within which a call returns after its context ends or without an answer of the broker.
+// promptly is the time within which a call returns after its context ends or without an answer of
+// the broker.
 const promptly = 15 * time.Second
 
 // prompt checks that a call that began then has returned promptly.

@@ -52,8 +52,9 @@ func (t *test) dispatchIn(c transport.Conn, tx UserTx, ops ...transport.Operatio
 	return receipts
 }
 
-// notBefore receives n messages while event happens, and checks that none arrives for a while before it. One Receive spans
-// the event: a Receive that is cancelled may have claimed messages, which then come back later and out of order.
+// notBefore receives n messages while event happens, and checks that none arrives for a while
+// before it. One Receive spans the event: a Receive that is cancelled may have claimed messages,
+// which then come back later and out of order.
 func (t *test) notBefore(event func(), r transport.Receiver, n int) []transport.Delivery {
 	t.Helper()
 	type result struct {
@@ -88,8 +89,8 @@ func joinCommit(t *test) {
 	t.dispatchIn(c, tx, to(q, "m-3"))
 	ds := t.notBefore(func() { t.do("Commit", tx.Commit) }, r, 3)
 	t.complete(ds...)
-	// A driver may find the rows of a statement late that was made long before the commit, those of an earlier call after those
-	// of a later one.
+	// A driver may find the rows of a statement late that was made long before the commit, those of
+	// an earlier call after those of a later one.
 	if ds[0].Message().ID == "m-3" {
 		ds = append(ds[1:], ds[0])
 	}

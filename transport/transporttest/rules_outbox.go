@@ -201,7 +201,8 @@ func storeCut(t *test) {
 	t.holds(o.conn, o.queue, want...)
 }
 
-// untilStored repeats Store while it fails. Then the key is recorded, or was recorded by a call with an unknown outcome.
+// untilStored repeats Store while it fails. Then the key is recorded, or was recorded by a call
+// with an unknown outcome.
 func (o outbox) untilStored(k transport.HandledKey, id string) error {
 	var failed []error
 	unknown := false

@@ -286,7 +286,8 @@ func receiveCompeting(t *test) {
 	t.shared(c, q, r, t.receiver(t.open(), q))
 }
 
-// shared sends many messages, lets receivers receive and complete them, and checks that each came once.
+// shared sends many messages, lets receivers receive and complete them, and checks that each came
+// once.
 func (t *test) shared(c transport.Conn, queue string, rs ...transport.Receiver) {
 	t.Helper()
 	want := ids("m", 120)

@@ -81,8 +81,8 @@ func (t *test) sendUntilAccepted(ctx context.Context, c transport.Conn, queue st
 	return unsure
 }
 
-// arrive receives until every one of want was received, repeating failed calls, and counts how often each was
-// completed.
+// arrive receives until every one of want was received, repeating failed calls, and counts how
+// often each was completed.
 func (t *test) arrive(r transport.Receiver, want []string, times map[string]int) {
 	t.Helper()
 	ctx := t.ctx()

@@ -248,8 +248,8 @@ func closeNoGoroutines(t *test) {
 	})
 }
 
-// labelled runs f and checks that no goroutine is left that it, or one of its goroutines, started. Goroutines inherit
-// the labels by which they are found.
+// labelled runs f and checks that no goroutine is left that it, or one of its goroutines, started.
+// Goroutines inherit the labels by which they are found.
 func labelled(t *test, what string, f func()) {
 	t.Helper()
 	label := what + t.suffix
@@ -267,8 +267,8 @@ func labelled(t *test, what string, f func()) {
 	}
 }
 
-// goroutines returns the stacks of goroutines with a label. The profile has paragraphs, with the labels in one line
-// each.
+// goroutines returns the stacks of goroutines with a label. The profile has paragraphs, with the
+// labels in one line each.
 func goroutines(t *test, label string) (stacks []string) {
 	t.Helper()
 	var text bytes.Buffer

@@ -12,14 +12,16 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Harness connects the kit to a driver's test. Open is required; a nil field is not offered, unless its comment says
-// otherwise. Its functions are called from several goroutines and fail the test themselves; they clean up in t.Cleanup.
+// Harness connects the kit to a driver's test. Open is required; a nil field is not offered, unless
+// its comment says otherwise. Its functions are called from several goroutines and fail the test
+// themselves; they clean up in t.Cleanup.
 type Harness struct {
-	// Open returns a transport, and is called for each rule. Rules use names of their own, so all transports may be of the
-	// same broker. A rule may open the transport several times.
+	// Open returns a transport, and is called for each rule. Rules use names of their own, so all
+	// transports may be of the same broker. A rule may open the transport several times.
 	Open func(t testing.TB) transport.Transport
-	// ShortLease is Open with leases of a few seconds, because rules about leases wait for their end. On a busy machine
-	// shorter ones may end before a rule has used them. nil is Open, for drivers with such leases or without leases.
+	// ShortLease is Open with leases of a few seconds, because rules about leases wait for their
+	// end. On a busy machine shorter ones may end before a rule has used them. nil is Open, for
+	// drivers with such leases or without leases.
 	ShortLease func(t testing.TB) transport.Transport
 	// Name returns a unique name of a queue or type. nil appends random text.
 	Name func(t testing.TB, name string) string
@@ -27,28 +29,33 @@ type Harness struct {
 	CreateQueue func(t testing.TB, tr transport.Transport, name string)
 	// PutUndecodable sends a message that the driver cannot decode, as another program could.
 	PutUndecodable func(t testing.TB, tr transport.Transport, queue string)
-	// LimitDeliveries sets how often a message of a queue is delivered before the broker drops it or moves it to another queue.
+	// LimitDeliveries sets how often a message of a queue is delivered before the broker drops it
+	// or moves it to another queue.
 	LimitDeliveries func(t testing.TB, tr transport.Transport, queue string, most int)
-	// Begin begins a transaction in the transport's database as users do, for a [transport.TxDispatcher].
+	// Begin begins a transaction in the transport's database as users do, for a
+	// [transport.TxDispatcher].
 	Begin func(t testing.TB, tr transport.Transport) UserTx
-	// Write writes to the transport's database in a handler's transaction, as users do, and returns a function that reports
-	// whether the write is committed. It is for a [transport.OutboxStore].
+	// Write writes to the transport's database in a handler's transaction, as users do, and returns
+	// a function that reports whether the write is committed. It is for a [transport.OutboxStore].
 	Write func(t testing.TB, tr transport.Transport, tx transport.HandlerTx) (committed func() bool)
-	// Sweep has an [transport.OutboxStore] remove the ids that are older than Env.Remember from an inbox within seconds,
-	// if the driver does so at longer intervals. It does nothing for a driver that removes them sooner.
+	// Sweep has an [transport.OutboxStore] remove the ids that are older than Env.Remember from an
+	// inbox within seconds, if the driver does so at longer intervals. It does nothing for a driver
+	// that removes them sooner.
 	Sweep func(t testing.TB, tr transport.Transport, inbox string)
 	// Break is ShortLease with a connection that can be broken, and its Link.
 	Break func(t testing.TB) (transport.Transport, Link)
-	// Restart is ShortLease on a broker of the rule's own, and a function that stops and starts that broker. It returns
-	// when the broker answers.
+	// Restart is ShortLease on a broker of the rule's own, and a function that stops and starts
+	// that broker. It returns when the broker answers.
 	Restart func(t testing.TB) (tr transport.Transport, restart func())
-	// OneAtATime has rules about order ask for one message in each Receive. It is for drivers that keep the order of a queue
-	// only then, because a message that arrives between two calls returns to the queue.
+	// OneAtATime has rules about order ask for one message in each Receive. It is for drivers that
+	// keep the order of a queue only then, because a message that arrives between two calls returns
+	// to the queue.
 	OneAtATime bool
-	// Unordered has rules accept messages in any order. It is for brokers that promise none, such as the standard queues of
-	// Amazon SQS.
+	// Unordered has rules accept messages in any order. It is for brokers that promise none, such
+	// as the standard queues of Amazon SQS.
 	Unordered bool
-	// Bubble runs each rule in a bubble of testing/synctest, where waiting takes no time. It is for drivers without I/O.
+	// Bubble runs each rule in a bubble of testing/synctest, where waiting takes no time. It is for
+	// drivers without I/O.
 	Bubble bool
 }
 
@@ -84,8 +91,8 @@ func Rules() (all []Rule) {
 	return all
 }
 
-// Run runs every rule as a subtest, several at once: those of the given themes, or all if none are named. A driver that
-// keeps all rules may run some themes only for further values of a setting.
+// Run runs every rule as a subtest, several at once: those of the given themes, or all if none are
+// named. A driver that keeps all rules may run some themes only for further values of a setting.
 func Run(t *testing.T, h Harness, only ...string) {
 	t.Helper()
 	var offered offer

@@ -18,7 +18,8 @@ import (
 // timeout bounds a rule. It is reached only if an awaited event never happens.
 const timeout = 2 * time.Minute
 
-// test is one run of a rule. Methods that fail the rule at once are called from the rule's own goroutine only.
+// test is one run of a rule. Methods that fail the rule at once are called from the rule's own
+// goroutine only.
 type test struct {
 	testing.TB
 	harness Harness
@@ -307,8 +308,8 @@ func (t *test) complete(ds ...transport.Delivery) {
 	}
 }
 
-// empty checks that no message is ready in a queue: a message that is sent now is received next. It closes the rule's
-// own receivers of the queue.
+// empty checks that no message is ready in a queue: a message that is sent now is received next. It
+// closes the rule's own receivers of the queue.
 func (t *test) empty(c transport.Conn, queue string) {
 	t.Helper()
 	t.leave(queue)
@@ -327,8 +328,8 @@ func (t *test) empty(c transport.Conn, queue string) {
 	}
 }
 
-// holds receives and completes the wanted messages of a queue, in any order, and checks that there are no others. It
-// closes the rule's own receivers of the queue.
+// holds receives and completes the wanted messages of a queue, in any order, and checks that there
+// are no others. It closes the rule's own receivers of the queue.
 func (t *test) holds(c transport.Conn, queue string, want ...string) {
 	t.Helper()
 	t.leave(queue)

@@ -1,5 +1,6 @@
-// Package destination keeps the state of each destination that the relay of an outbox sends to: whether the destination
-// answers, when the next message is tried, and which stored messages wait. The package does no I/O.
+// Package destination keeps the state of each destination that the relay of an outbox sends to:
+// whether the destination answers, when the next message is tried, and which stored messages wait.
+// The package does no I/O.
 package destination
 
 import (
@@ -11,13 +12,16 @@ import (
 )
 
 const (
-	// AnswerWithin is the time after which an operation without an answer makes its destination silent.
+	// AnswerWithin is the time after which an operation without an answer makes its destination
+	// silent.
 	AnswerWithin = 5 * time.Second
-	// SlowAfter is the time after which the operations for a destination without an answer are sent in calls of their own.
+	// SlowAfter is the time after which the operations for a destination without an answer are sent
+	// in calls of their own.
 	SlowAfter = time.Second
 )
 
-// Kind is the reason why a destination is unwell. A greater kind takes precedence over a smaller one.
+// Kind is the reason why a destination is unwell. A greater kind takes precedence over a smaller
+// one.
 type Kind int8
 
 const (
@@ -38,8 +42,8 @@ func (k Kind) String() string {
 	return [...]string{"answers", "is full", "takes no messages", "cannot be reached", "does not answer"}[k]
 }
 
-// pauses returns the first and the longest pause between two probes. An operation that the driver has not sent leaves no
-// copy, so the pauses are shorter then.
+// pauses returns the first and the longest pause between two probes. An operation that the driver
+// has not sent leaves no copy, so the pauses are shorter then.
 func (k Kind) pauses() (first, most time.Duration) {
 	switch k {
 	case Full:
@@ -59,21 +63,23 @@ const (
 	Together Way = iota
 	// Alone means in a call for this destination alone, which [Book.End] ends.
 	Alone
-	// Probe means a single operation in a call of its own, which [Book.End] ends. All further operations wait.
+	// Probe means a single operation in a call of its own, which [Book.End] ends. All further
+	// operations wait.
 	Probe
 	// Wait means not now.
 	Wait
 )
 
 const (
-	// unreachableStrikes is how many calls in a row end without an answer before the destination is unwell: the connection
-	// may have been lost and opened again between two calls.
+	// unreachableStrikes is how many calls in a row end without an answer before the destination is
+	// unwell: the connection may have been lost and opened again between two calls.
 	unreachableStrikes = 2
 	// maxEntries bounds the memory: replies may go to any number of destinations.
 	maxEntries = 10_000
 )
 
-// Book is the state of all destinations. Its methods are safe for concurrent use. The zero value knows none.
+// Book is the state of all destinations. Its methods are safe for concurrent use. The zero value
+// knows none.
 type Book struct {
 	mu       sync.Mutex // guards the rest
 	entries  map[string]*entry
@@ -106,7 +112,8 @@ func (b *Book) Calm() bool {
 	return len(b.entries) == 0
 }
 
-// AllAnswered records that a call succeeded. While the book is calm, no destination has to be named.
+// AllAnswered records that a call succeeded. While the book is calm, no destination has to be
+// named.
 func (b *Book) AllAnswered() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -141,7 +148,8 @@ func (b *Book) End(to string) {
 	}
 }
 
-// Slow records that a call for the destinations has been running for SlowAfter, until Fast is called.
+// Slow records that a call for the destinations has been running for SlowAfter, until Fast is
+// called.
 func (b *Book) Slow(to []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -162,8 +170,8 @@ func (b *Book) Fast(to []string) {
 	}
 }
 
-// Answered records that the destination has accepted or refused a message. Answered returns the state that ends by the answer;
-// the kind is Well if the destination was well.
+// Answered records that the destination has accepted or refused a message. Answered returns the
+// state that ends by the answer; the kind is Well if the destination was well.
 func (b *Book) Answered(to string) State {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -179,8 +187,9 @@ func (b *Book) Answered(to string) State {
 	return was
 }
 
-// Failed records that a call for the destination failed. Failed reports whether the destination is unwell, and whether the
-// state begins with this call. If the destination is not unwell, the operations are tried again soon.
+// Failed records that a call for the destination failed. Failed reports whether the destination is
+// unwell, and whether the state begins with this call. If the destination is not unwell, the
+// operations are tried again soon.
 func (b *Book) Failed(to string, kind Kind, err error) (unwell, begins bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -216,8 +225,8 @@ func (b *Book) Unwell(to string) bool {
 	return e != nil && e.kind != Well
 }
 
-// Pause returns for how long a row for the destination is postponed: until after the next probe. The pauses of rows differ,
-// so that many of them do not return at once.
+// Pause returns for how long a row for the destination is postponed: until after the next probe.
+// The pauses of rows differ, so that many of them do not return at once.
 func (b *Book) Pause(to string) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -234,7 +243,8 @@ type State struct {
 	Kind        Kind
 	Since       time.Time
 	Err         error
-	// Rows wait for the destination, and Audit of them have audit copies alone. Oldest is when the first was stored.
+	// Rows wait for the destination, and Audit of them have audit copies alone. Oldest is when the
+	// first was stored.
 	Rows, Audit int64
 	Oldest      time.Time
 }

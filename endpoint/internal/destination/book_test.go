@@ -14,7 +14,8 @@ import (
 
 var errAway = errors.New("away")
 
-// A silent destination is probed after pauses that double from 5 s to 5 min: some 20 times in an hour.
+// A silent destination is probed after pauses that double from 5 s to 5 min: some 20 times in an
+// hour.
 func TestASilentDestinationIsProbed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b destination.Book
@@ -46,7 +47,8 @@ func TestASilentDestinationIsProbed(t *testing.T) {
 	})
 }
 
-// One failure without an answer may be that of a connection which was lost. A destination that fails alone is unwell at the second.
+// One failure without an answer may be that of a connection which was lost. A destination that
+// fails alone is unwell at the second.
 func TestTheSecondFailureWithoutAnswerCounts(t *testing.T) {
 	var b destination.Book
 	if unwell, _ := b.Failed("q", destination.Unreachable, errAway); unwell || b.Admit("q") != destination.Together {
@@ -72,7 +74,8 @@ func TestASlowDestinationIsSentAlone(t *testing.T) {
 	}
 }
 
-// The rows of a destination are counted until they are due or called: all when it answers, and one for a probe.
+// The rows of a destination are counted until they are due or called: all when it answers, and one
+// for a probe.
 func TestRowsAreCalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b destination.Book

@@ -10,7 +10,8 @@ const (
 	portion = 1000
 	// calledFor is how long a called row is waited for before another one is called for a probe.
 	calledFor = 5 * time.Second
-	// unknownAfter is how long after a probe was due the state of a destination for which no row waits is forgotten.
+	// unknownAfter is how long after a probe was due the state of a destination for which no row
+	// waits is forgotten.
 	unknownAfter = time.Minute
 	// maxRows bounds the memory of rows of one destination. Further ones return when they are due.
 	maxRows = 1_000_000
@@ -69,7 +70,8 @@ func (b *Book) Postpone(to string, row Row) {
 	b.signal()
 }
 
-// Waiting returns the number of rows that wait for destinations: those that have audit copies alone, and others.
+// Waiting returns the number of rows that wait for destinations: those that have audit copies
+// alone, and others.
 func (b *Book) Waiting() (others, audit int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,9 +81,10 @@ func (b *Book) Waiting() (others, audit int64) {
 	return b.waiting[0], b.waiting[1]
 }
 
-// Call returns the handles of rows that have to return before they are due: a portion for each destination that answers
-// again, and one for each whose probe is due. It forgets the state of destinations to which nothing has been sent since
-// their probe was due, and returns these states. left reports whether Call may return more later.
+// Call returns the handles of rows that have to return before they are due: a portion for each
+// destination that answers again, and one for each whose probe is due. It forgets the state of
+// destinations to which nothing has been sent since their probe was due, and returns these states.
+// left reports whether Call may return more later.
 func (b *Book) Call() (handles []string, forgotten []State, left bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,8 +108,8 @@ func (b *Book) Call() (handles []string, forgotten []State, left bool) {
 	return handles, forgotten, left
 }
 
-// CallAll returns the handles of all rows, which wait no longer: for a relay that ends, so that other processes receive
-// them, and call them when their destination answers.
+// CallAll returns the handles of all rows, which wait no longer: for a relay that ends, so that
+// other processes receive them, and call them when their destination answers.
 func (b *Book) CallAll() (handles []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -125,7 +128,8 @@ func (b *Book) take(e *entry, n int, handles []string) []string {
 	return handles
 }
 
-// prune removes the rows that are due: the relay of some process receives them. Called with mu held.
+// prune removes the rows that are due: the relay of some process receives them. Called with mu
+// held.
 func (b *Book) prune(e *entry) {
 	now := time.Now().UnixNano()
 	for _, h := range []*byDue{&e.rows.callable, &e.rows.fixed} {

@@ -12,9 +12,10 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// Log remembers how often messages have failed in this process and cycle, and the texts of their errors. It is
-// bounded in messages and in bytes of text. Over the first bound it forgets the message whose last failure is the
-// oldest, over the second the texts of that message. A Log is safe for concurrent use.
+// Log remembers how often messages have failed in this process and cycle, and the texts of their
+// errors. It is bounded in messages and in bytes of text. Over the first bound it forgets the
+// message whose last failure is the oldest, over the second the texts of that message. A Log is
+// safe for concurrent use.
 type Log struct {
 	messages, bytes int // bounds
 
@@ -52,7 +53,8 @@ func New(messages, bytes int) *Log {
 	return &Log{messages: messages, bytes: bytes, entries: map[Key]*list.Element{}}
 }
 
-// Count counts a failure of the message and returns its failures in this cycle. first begins a new cycle.
+// Count counts a failure of the message and returns its failures in this cycle. first begins a new
+// cycle.
 func (l *Log) Count(key Key, now time.Time, first bool) Known {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,7 +110,8 @@ func (l *Log) Record(key Key, p recoverability.Past) {
 	}
 }
 
-// Known returns the failures of the message in this cycle, and reports whether anything is known of it.
+// Known returns the failures of the message in this cycle, and reports whether anything is known of
+// it.
 func (l *Log) Known(key Key) (Known, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +121,8 @@ func (l *Log) Known(key Key) (Known, bool) {
 	return Known{}, false
 }
 
-// SetThrottled remembers the failures that used up no retry, where no copy of the message has them in its headers.
+// SetThrottled remembers the failures that used up no retry, where no copy of the message has them
+// in its headers.
 func (l *Log) SetThrottled(key Key, t fault.Throttled) {
 	if t.Failures == 0 {
 		return
@@ -135,7 +139,8 @@ func (l *Log) Forget(key Key) {
 	l.drop(key)
 }
 
-// Clear ends the cycle of a message, and keeps that this process knows the message: others may have the same key.
+// Clear ends the cycle of a message, and keeps that this process knows the message: others may have
+// the same key.
 func (l *Log) Clear(key Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,7 +12,8 @@ const (
 	silentFor = time.Minute
 )
 
-// Exits are the queues to which messages leave a room. The zero value is ready. The methods are safe for concurrent use.
+// Exits are the queues to which messages leave a room. The zero value is ready. The methods are
+// safe for concurrent use.
 type Exits struct {
 	begin  sync.Once
 	tokens chan struct{}
@@ -38,7 +39,8 @@ func (e *Exits) NoAnswer(queue string) {
 	e.silent[queue] = time.Now()
 }
 
-// Answers reports whether a message may be sent to the queue: a stop does not wait once for each message.
+// Answers reports whether a message may be sent to the queue: a stop does not wait once for each
+// message.
 func (e *Exits) Answers(queue string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1,10 +1,11 @@
-// Package held keeps account of the failed messages that wait because their error queue accepts no messages. The package decides
-// when each message is tried again, and does no I/O.
+// Package held keeps account of the failed messages that wait because their error queue accepts no
+// messages. The package decides when each message is tried again, and does no I/O.
 //
-// While an error queue refuses, one message is tried after each pause, and the messages take turns: the queue may refuse large
-// messages only. After each success two more messages are tried, so that the queue is filled quickly when there is room again,
-// and is not flooded when there is little room. After a row of successes new failed messages need not wait: otherwise a steady
-// flow of failed messages would keep the queue in the room for ever.
+// While an error queue refuses, one message is tried after each pause, and the messages take turns:
+// the queue may refuse large messages only. After each success two more messages are tried, so that
+// the queue is filled quickly when there is room again, and is not flooded when there is little
+// room. After a row of successes new failed messages need not wait: otherwise a steady flow of
+// failed messages would keep the queue in the room for ever.
 package held
 
 import (
@@ -24,12 +25,13 @@ const (
 	mostPause  = 30 * time.Second
 	// maxTries bounds the messages of a queue that are tried at once.
 	maxTries = 32
-	// recovered is how many messages in a row a queue has accepted when a new failed message need not wait behind the messages
-	// in the room.
+	// recovered is how many messages in a row a queue has accepted when a new failed message need
+	// not wait behind the messages in the room.
 	recovered = maxTries
 )
 
-// Room is the account of an endpoint. The zero value is empty. Its methods are safe for concurrent use.
+// Room is the account of an endpoint. The zero value is empty. Its methods are safe for concurrent
+// use.
 type Room struct {
 	mu       sync.Mutex // guards the rest, the queues and the places
 	queues   map[string]*queue
@@ -57,8 +59,8 @@ type queue struct {
 	armed    bool // the timer runs
 }
 
-// Place is the place of a message in a room. The owner of the message calls Leave at the end. The methods are safe for
-// concurrent use.
+// Place is the place of a message in a room. The owner of the message calls Leave at the end. The
+// methods are safe for concurrent use.
 type Place struct {
 	room  *Room
 	queue *queue
@@ -85,8 +87,9 @@ type State struct {
 	Accepted int // messages since that time
 }
 
-// Enter returns a place for a message of size bytes that an error queue has refused with err. It returns nil if there is no room.
-// begins reports whether the message is the first that waits for the queue.
+// Enter returns a place for a message of size bytes that an error queue has refused with err. It
+// returns nil if there is no room. begins reports whether the message is the first that waits for
+// the queue.
 func (r *Room) Enter(name string, size int64, err error) (p *Place, begins bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,8 +132,9 @@ func (r *Room) enter(name string, size int64, err error) (p *Place, begins bool)
 	return p, begins
 }
 
-// Refusal returns the last refusal of a queue for which messages wait: a new failed message waits behind these messages. Refusal
-// returns nil if no message waits for the queue, or if the queue accepts messages again.
+// Refusal returns the last refusal of a queue for which messages wait: a new failed message waits
+// behind these messages. Refusal returns nil if no message waits for the queue, or if the queue
+// accepts messages again.
 func (r *Room) Refusal(name string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,10 +144,12 @@ func (r *Room) Refusal(name string) error {
 	return nil
 }
 
-// Turn returns a channel that receives each time the message is to be tried. Refused or Leave ends the try.
+// Turn returns a channel that receives each time the message is to be tried. Refused or Leave ends
+// the try.
 func (p *Place) Turn() <-chan struct{} { return p.turn }
 
-// Refused records that the queue has refused the message again. The message waits for its next turn, behind all other messages.
+// Refused records that the queue has refused the message again. The message waits for its next
+// turn, behind all other messages.
 func (p *Place) Refused(err error) {
 	r, q := p.room, p.queue
 	r.mu.Lock()
@@ -163,8 +169,8 @@ func (p *Place) Refused(err error) {
 	r.advance(q)
 }
 
-// Accepted records that the queue has accepted the message. The place ends. Accepted returns the state of the queue if no other
-// message waits, and nil otherwise.
+// Accepted records that the queue has accepted the message. The place ends. Accepted returns the
+// state of the queue if no other message waits, and nil otherwise.
 func (p *Place) Accepted() *State {
 	p.room.mu.Lock()
 	defer p.room.mu.Unlock()
@@ -177,8 +183,9 @@ func (p *Place) Accepted() *State {
 	return p.leave()
 }
 
-// Leave ends the place of a message that does not wait any longer. Leave returns the state of the queue if no other message waits,
-// and nil otherwise. If the place has ended, Leave does nothing and returns nil.
+// Leave ends the place of a message that does not wait any longer. Leave returns the state of the
+// queue if no other message waits, and nil otherwise. If the place has ended, Leave does nothing
+// and returns nil.
 func (p *Place) Leave() *State {
 	p.room.mu.Lock()
 	defer p.room.mu.Unlock()
@@ -249,8 +256,8 @@ func (q *queue) state() State {
 	return State{Queue: q.name, Since: q.since, Err: q.err, Messages: q.places, Accepted: q.accepted}
 }
 
-// States returns the states of the queues for which messages wait, sorted by name, and reports whether the room is full: then
-// further messages find no place.
+// States returns the states of the queues for which messages wait, sorted by name, and reports
+// whether the room is full: then further messages find no place.
 func (r *Room) States() (all []State, full bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

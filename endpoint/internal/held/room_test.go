@@ -140,7 +140,8 @@ func TestOneProbeAtATime(t *testing.T) {
 	})
 }
 
-// A queue that accepts messages again is filled soon, also a silent one, and the tries grow with the successes.
+// A queue that accepts messages again is filled soon, also a silent one, and the tries grow with
+// the successes.
 func TestAQueueThatAcceptsIsFilledSoon(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -240,7 +241,8 @@ func TestARefusedMessageHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// Messages that fail all the time keep no queue in the room that accepts messages again. Another refusal is seen.
+// Messages that fail all the time keep no queue in the room that accepts messages again. Another
+// refusal is seen.
 func TestAQueueThatAcceptsLeavesTheRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(Room)
@@ -315,8 +317,8 @@ func TestTheRoomIsBounded(t *testing.T) {
 	})
 }
 
-// Whatever happens, no message is forgotten: each is accepted soon after its queue accepts, or leaves when it has to. While a
-// queue refuses, the tries are few.
+// Whatever happens, no message is forgotten: each is accepted soon after its queue accepts, or
+// leaves when it has to. While a queue refuses, the tries are few.
 func TestRandomHistories(t *testing.T) {
 	histories.Run(t, histories.Count{Short: 300, Test: 2_000, Soak: 100_000}, history)
 }

@@ -1,4 +1,5 @@
-// Package keylock has messages with a key in common handled one after the other, in the order in which they arrived.
+// Package keylock has messages with a key in common handled one after the other, in the order in
+// which they arrived.
 package keylock
 
 import (
@@ -13,9 +14,9 @@ type Key struct{ Kind, Name string }
 
 // Locks are the locks of all keys. The zero value has none taken. It is safe for concurrent use.
 //
-// A message takes all of its keys in one step: it is put at the end of the line of each, and holds them once it is at
-// the head of all. So no two messages wait for each other. A message that waits has no slot, and gets the next one that
-// is free when it holds its keys.
+// A message takes all of its keys in one step: it is put at the end of the line of each, and holds
+// them once it is at the head of all. So no two messages wait for each other. A message that waits
+// has no slot, and gets the next one that is free when it holds its keys.
 type Locks struct {
 	mu    sync.Mutex
 	lines map[Key][]*Lock // the holder, and behind it those that wait
@@ -31,8 +32,8 @@ type Lock struct {
 	granted chan struct{} // closed when it holds the keys and has a slot; nil if it never waited
 }
 
-// Arrivals puts the messages of a pump in line in the order in which they have started: a message with keys waits until
-// every earlier one is in line, or has no keys.
+// Arrivals puts the messages of a pump in line in the order in which they have started: a message
+// with keys waits until every earlier one is in line, or has no keys.
 type Arrivals struct {
 	locks  *Locks
 	passed int64           // every message up to this one has been put in line or had no keys
@@ -42,16 +43,16 @@ type Arrivals struct {
 // Arrivals returns the order of a new pump.
 func (l *Locks) Arrivals() *Arrivals { return &Arrivals{locks: l, early: map[int64]*Lock{}} }
 
-// Pass lets the messages behind that of slot take their keys. It is called for each message that has no keys, or
-// takes none for now.
+// Pass lets the messages behind that of slot take their keys. It is called for each message that
+// has no keys, or takes none for now.
 func (a *Arrivals) Pass(slot *pump.Slot) {
 	a.locks.mu.Lock()
 	defer a.locks.mu.Unlock()
 	a.arrive(slot.Order(), nil)
 }
 
-// Overtake lets the messages behind that of slot take their keys, unless the message has taken its own, or Pass was called for
-// it. The message may take its keys later.
+// Overtake lets the messages behind that of slot take their keys, unless the message has taken its
+// own, or Pass was called for it. The message may take its keys later.
 func (a *Arrivals) Overtake(slot *pump.Slot) {
 	a.locks.mu.Lock()
 	defer a.locks.mu.Unlock()
@@ -60,8 +61,8 @@ func (a *Arrivals) Overtake(slot *pump.Slot) {
 	}
 }
 
-// Enter takes keys, without duplicates, for the message of slot. Without arrivals, or after Pass, Overtake or another Enter,
-// the message is put at the end of the lines.
+// Enter takes keys, without duplicates, for the message of slot. Without arrivals, or after Pass,
+// Overtake or another Enter, the message is put at the end of the lines.
 func (l *Locks) Enter(arrivals *Arrivals, slot *pump.Slot, keys []Key) *Lock {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,14 +126,15 @@ func (l *Lock) grant() {
 	}
 }
 
-// Granted returns a channel that is closed when the message holds its keys and has a slot; nil if it need not wait.
+// Granted returns a channel that is closed when the message holds its keys and has a slot; nil if
+// it need not wait.
 func (l *Lock) Granted() <-chan struct{} { return l.granted }
 
 // Holds reports whether the lock is of these keys.
 func (l *Lock) Holds(keys []Key) bool { return slices.Equal(l.keys, keys) }
 
-// Leave gives the keys up, or the places in their lines. The next messages request a slot before the caller frees its
-// own.
+// Leave gives the keys up, or the places in their lines. The next messages request a slot before
+// the caller frees its own.
 func (l *Lock) Leave() {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()

@@ -16,15 +16,16 @@ const (
 	Patience = 10 * time.Second
 	// look is the time between two looks at the calls.
 	look = time.Second
-	// stacks is how many stacks of one handler a look logs. The handler's other calls are probably stuck in the same place.
+	// stacks is how many stacks of one handler a look logs. The handler's other calls are probably
+	// stuck in the same place.
 	stacks = 3
 )
 
 // long are the durations after which a call without a limit is logged.
 var long = []time.Duration{10 * time.Minute, time.Hour, 6 * time.Hour}
 
-// Call is one call: of the handlers of a message, or of a function of the configuration. The zero value is ready for
-// [Watch.Begin]. After [Watch.End] a Call may begin again.
+// Call is one call: of the handlers of a message, or of a function of the configuration. The zero
+// value is ready for [Watch.Begin]. After [Watch.End] a Call may begin again.
 type Call struct {
 	// Observer is told when the call is late; nil for none. It must not change while the call runs.
 	Observer Observer
@@ -59,7 +60,8 @@ const (
 
 // Observer is told about a late call.
 type Observer interface {
-	// Late is called once for each line of the log about the call. The call may have returned meanwhile.
+	// Late is called once for each line of the log about the call. The call may have returned
+	// meanwhile.
 	Late()
 }
 
@@ -75,7 +77,8 @@ type Late struct {
 	call *Call
 }
 
-// Watch is the calls that run. The zero value has no log; use [New]. A Watch is safe for concurrent use.
+// Watch is the calls that run. The zero value has no log; use [New]. A Watch is safe for concurrent
+// use.
 type Watch struct {
 	log   *slog.Logger
 	start time.Time
@@ -128,8 +131,8 @@ func (c *Call) restart(now time.Duration) {
 	c.seen, c.seenAt, c.loggedSeen = c.function.Load(), now, false
 }
 
-// Suspend has the watch ignore the time of c until Resume is called, because the endpoint's own code runs within the call.
-// Both do nothing for a call that has not begun.
+// Suspend has the watch ignore the time of c until Resume is called, because the endpoint's own
+// code runs within the call. Both do nothing for a call that has not begun.
 func (w *Watch) Suspend(c *Call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -149,7 +152,8 @@ func (w *Watch) Resume(c *Call) {
 	}
 }
 
-// Leave records that the caller waits for c no longer. The call stays among the late ones until it ends.
+// Leave records that the caller waits for c no longer. The call stays among the late ones until it
+// ends.
 func (w *Watch) Leave(c *Call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -168,8 +172,8 @@ func (w *Watch) RunBy(c *Call, goroutine uint64) {
 // Enter records the handler that the call runs now. The text must not change.
 func (c *Call) Enter(handler *string) { c.handler.Store(handler) }
 
-// EnterFunction records the function that the call runs from now on. The text must not change. A function that runs for longer
-// than [Patience] is late.
+// EnterFunction records the function that the call runs from now on. The text must not change. A
+// function that runs for longer than [Patience] is late.
 func (c *Call) EnterFunction(name *string) { c.function.Store(name) }
 
 // LeaveFunction records that the function has returned.
@@ -271,8 +275,9 @@ func (w *Watch) logLate(ctx context.Context, l Late, stack string) {
 	w.log.LogAttrs(ctx, slog.LevelWarn, text, attrs...) //nolint:sloglint // one of three constants
 }
 
-// each calls f with each call that is late: of a function after Patience, of a handler a second after its limit, or if the
-// handler has no limit, after the first duration of long. each locks mu, and f is called with mu held.
+// each calls f with each call that is late: of a function after Patience, of a handler a second
+// after its limit, or if the handler has no limit, after the first duration of long. each locks mu,
+// and f is called with mu held.
 func (w *Watch) each(f func(*Call, Late)) {
 	now := time.Since(w.start)
 	w.mu.Lock()
@@ -296,7 +301,8 @@ func (w *Watch) each(f func(*Call, Late)) {
 	}
 }
 
-// at returns the call as it is at now. A function counts from the first look that finds it. Called with mu held.
+// at returns the call as it is at now. A function counts from the first look that finds it. Called
+// with mu held.
 func (c *Call) at(now time.Duration) Late {
 	l := Late{Queue: c.queue, Message: c.message, Running: now - c.began, call: c}
 	name := c.function.Load()
@@ -330,8 +336,8 @@ func (w *Watch) late(pick func(*Call, Late) bool) (late []Late) {
 	return late
 }
 
-// Running returns the calls that have been running for at least d and that their callers wait for. The longest-running call
-// is first.
+// Running returns the calls that have been running for at least d and that their callers wait for.
+// The longest-running call is first.
 func (w *Watch) Running(d time.Duration) []Late {
 	now := time.Since(w.start)
 	w.mu.Lock()

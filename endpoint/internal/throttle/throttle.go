@@ -1,5 +1,5 @@
-// Package throttle limits the attempts at messages after failures in a row: one message has the turn, and
-// it alone is attempted.
+// Package throttle limits the attempts at messages after failures in a row: one message has the
+// turn, and it alone is attempted.
 package throttle
 
 import (
@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// Limits are the limits of an endpoint: one for all messages, or one for each type. The zero value has none.
+// Limits are the limits of an endpoint: one for all messages, or one for each type. The zero value
+// has none.
 type Limits struct {
 	all    *Limit
 	byType map[string]*Limit
@@ -33,7 +34,8 @@ func New(c recoverability.RateLimit, types []string) Limits {
 	return l
 }
 
-// Of returns the limit of a message, or nil. typeOf returns the message's type, and is called only if that matters.
+// Of returns the limit of a message, or nil. typeOf returns the message's type, and is called only
+// if that matters.
 func (l *Limits) Of(typeOf func() string) *Limit {
 	if l.byType == nil {
 		return l.all
@@ -93,8 +95,8 @@ type Turn struct {
 	Failures fault.Throttled
 }
 
-// Wait returns how long a message has to wait before its attempt. It takes the turn if that is free, and returns
-// [Blocked] if it is not. changed is closed when the answer may be another.
+// Wait returns how long a message has to wait before its attempt. It takes the turn if that is
+// free, and returns [Blocked] if it is not. changed is closed when the answer may be another.
 func (l *Limit) Wait(t *Turn, now time.Time) (wait time.Duration, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,8 +127,8 @@ func (l *Limit) free() {
 	l.changed = make(chan struct{})
 }
 
-// Failed counts a failure of the message with an id. It reports whether attempts were limited before, so that the
-// failure uses up no retry.
+// Failed counts a failure of the message with an id. It reports whether attempts were limited
+// before, so that the failure uses up no retry.
 func (l *Limit) Failed(id string, now time.Time) (limited bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,8 +158,9 @@ func (l *Limit) Succeeded() (ended bool) {
 	return ended
 }
 
-// Exhausted counts a failure while attempts are limited. It reports whether the message has failed as often, or for as
-// long, as the configuration allows. earlier returns the failures of earlier deliveries, and is called for the first.
+// Exhausted counts a failure while attempts are limited. It reports whether the message has failed
+// as often, or for as long, as the configuration allows. earlier returns the failures of earlier
+// deliveries, and is called for the first.
 func (l *Limit) Exhausted(t *Turn, now time.Time, earlier func(now time.Time) fault.Throttled) bool {
 	if t.Tries == 0 {
 		t.Failures = earlier(now)
@@ -170,8 +173,8 @@ func (l *Limit) Exhausted(t *Turn, now time.Time, earlier func(now time.Time) fa
 // maxDeferral bounds the delay of a postponed message.
 const maxDeferral = 5 * time.Minute
 
-// Deferral returns for how long to postpone a message: for Delay, or a quarter of the outage up to 5 minutes, whichever
-// is longer. So the queue does not go round and round in a long outage.
+// Deferral returns for how long to postpone a message: for Delay, or a quarter of the outage up to
+// 5 minutes, whichever is longer. So the queue does not go round and round in a long outage.
 func (l *Limit) Deferral(now time.Time) time.Duration {
 	since, _ := l.state()
 	if since.IsZero() {
@@ -180,8 +183,8 @@ func (l *Limit) Deferral(now time.Time) time.Duration {
 	return max(l.config.Delay, min(now.Sub(since)/4, maxDeferral))
 }
 
-// Report calls f if the limit has begun, ended or begun anew since the last call: with the time since which attempts
-// are limited, zero for never, before and now. It calls f once at a time.
+// Report calls f if the limit has begun, ended or begun anew since the last call: with the time
+// since which attempts are limited, zero for never, before and now. It calls f once at a time.
 func (l *Limit) Report(f func(before, since time.Time, failures int)) {
 	l.reporting.Lock()
 	defer l.reporting.Unlock()
@@ -192,7 +195,8 @@ func (l *Limit) Report(f func(before, since time.Time, failures int)) {
 	}
 }
 
-// state returns since when attempts are limited, zero if they are not, and the number of failures in a row.
+// state returns since when attempts are limited, zero if they are not, and the number of failures
+// in a row.
 func (l *Limit) state() (since time.Time, failures int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,8 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pump"
 )
 
-// Limiter bounds the messages of one type. A message that waits frees its slot, and gets the next one that is free when
-// it is admitted: that of the message that it waited for, as a rule. A Limiter is safe for concurrent use.
+// Limiter bounds the messages of one type. A message that waits frees its slot, and gets the next
+// one that is free when it is admitted: that of the message that it waited for, as a rule. A
+// Limiter is safe for concurrent use.
 type Limiter struct {
 	mu      sync.Mutex // guards the rest
 	room    int
@@ -25,8 +26,8 @@ type waiter struct {
 // New returns a limiter for at most n messages at once.
 func New(n int) *Limiter { return &Limiter{room: n} }
 
-// Enter returns nil when one more message may be processed. When ctx ends first it returns the cause, and the
-// message has no slot.
+// Enter returns nil when one more message may be processed. When ctx ends first it returns the
+// cause, and the message has no slot.
 func (l *Limiter) Enter(ctx context.Context, slot *pump.Slot) error {
 	l.mu.Lock()
 	if l.room > 0 {
@@ -56,7 +57,8 @@ func (l *Limiter) Enter(ctx context.Context, slot *pump.Slot) error {
 	return context.Cause(ctx)
 }
 
-// Leave admits the message that waits longest. It is called before the leaving message frees its slot.
+// Leave admits the message that waits longest. It is called before the leaving message frees its
+// slot.
 func (l *Limiter) Leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 // timeFormat is the form of times in headers.
 const timeFormat = "2006-01-02 15:04:05:000000 Z"
 
-// FailedCopy returns the copy of a message that an endpoint sends to the error queue when its handler has failed in the
-// queue at address.
+// FailedCopy returns the copy of a message that an endpoint sends to the error queue when its
+// handler has failed in the queue at address.
 func FailedCopy(m *Message, address, endpoint, failure string) Message {
 	return m.with(map[string]string{
 		"NServiceBus.FailedQ":                     address,

@@ -20,8 +20,9 @@ func CreateDelayed(ctx context.Context, db DB, delayed string) error {
 	return err
 }
 
-// Delay stores a message for the queue at destination in the sender's table of delayed messages. NServiceBus writes the
-// time in UTC as a local time of the session: in a session with another time zone the value is off by its offset.
+// Delay stores a message for the queue at destination in the sender's table of delayed messages.
+// NServiceBus writes the time in UTC as a local time of the session: in a session with another time
+// zone the value is off by its offset.
 func Delay(ctx context.Context, db DB, delayed, destination string, m Message, delay time.Duration) error {
 	m.Headers = maps.Clone(m.Headers)
 	if m.Headers == nil {
@@ -37,8 +38,8 @@ VALUES ($1, $2, (now() AT TIME ZONE 'UTC') + $3::bigint * interval '1 millisecon
 	return err
 }
 
-// MoveDue moves up to limit delayed messages that are due into the queue of the endpoint that has delayed them, and
-// returns their number. [Handle] then forwards them.
+// MoveDue moves up to limit delayed messages that are due into the queue of the endpoint that has
+// delayed them, and returns their number. [Handle] then forwards them.
 func MoveDue(ctx context.Context, db DB, delayed, queue string, limit int) (int64, error) {
 	tag, err := db.Exec(ctx, `WITH due AS (
 	DELETE FROM `+delayed+` WHERE id IN (SELECT id FROM `+delayed+` WHERE due < now() AT TIME ZONE 'UTC' LIMIT $1)

@@ -39,8 +39,8 @@ func AddBodyString(ctx context.Context, db DB, address string) error {
 	return err
 }
 
-// InsertStatement returns the statement with which NServiceBus sends to address. Its parameters are the headers as
-// JSON, the body, and the time to live in milliseconds or null.
+// InsertStatement returns the statement with which NServiceBus sends to address. Its parameters are
+// the headers as JSON, the body, and the time to live in milliseconds or null.
 func InsertStatement(address string) string {
 	return `INSERT INTO ` + address + ` (id, expires, headers, body)
 VALUES (gen_random_uuid(), CASE WHEN $3::bigint IS NOT NULL THEN (now() AT TIME ZONE 'UTC') + $3::bigint * interval '1 millisecond' END, $1, $2)`
@@ -69,8 +69,9 @@ func (m *Message) columns() (headers string, body []byte, err error) {
 	return string(text), append([]byte{}, m.Body...), err
 }
 
-// Receive deletes the first row of a queue that no other transaction has locked, and returns its message: nil where
-// there is none, or where the message has expired. NServiceBus calls it in the transaction of the handler.
+// Receive deletes the first row of a queue that no other transaction has locked, and returns its
+// message: nil where there is none, or where the message has expired. NServiceBus calls it in the
+// transaction of the handler.
 func Receive(ctx context.Context, db DB, address string) (*Message, error) {
 	rows, err := db.Query(ctx, `DELETE FROM `+address+` WHERE id = (
 	SELECT id FROM `+address+` ORDER BY seq LIMIT 1 FOR UPDATE SKIP LOCKED
@@ -103,8 +104,8 @@ func Receive(ctx context.Context, db DB, address string) (*Message, error) {
 	return &m, json.Unmarshal([]byte(headers), &m.Headers)
 }
 
-// Handle receives one message in a transaction, has it handled, and commits. It forwards a delayed message that has
-// become due instead. It reports whether there was a message; an error rolls back.
+// Handle receives one message in a transaction, has it handled, and commits. It forwards a delayed
+// message that has become due instead. It reports whether there was a message; an error rolls back.
 func Handle(ctx context.Context, db DB, address string, handle func(tx pgx.Tx, m *Message) error) (found bool, err error) {
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		m, err := Receive(ctx, tx, address)

@@ -11,8 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-// A foreign table is a queue table of NServiceBus: it has the columns of NServiceBus only. It can be sent to without a
-// delay, and browsed. A driver detects one when the server refuses the first row for it, and remembers that.
+// A foreign table is a queue table of NServiceBus: it has the columns of NServiceBus only. It can
+// be sent to without a delay, and browsed. A driver detects one when the server refuses the first
+// row for it, and remembers that.
 var (
 	// ErrForeign means that a queue's table is a foreign one.
 	ErrForeign error = &tablequeue.UnfitError{
@@ -22,15 +23,18 @@ var (
 	}
 	// ErrDelay means that a delayed message was for a foreign table.
 	ErrDelay = tablequeue.ErrNoDelays
-	// ErrDetected means that a transaction failed because of a foreign table that was not known. The next does not.
+	// ErrDetected means that a transaction failed because of a foreign table that was not known.
+	// The next does not.
 	ErrDetected = errors.New("a queue's table turned out to be one of NServiceBus's")
 )
 
-// A Detector detects the traits of queues' tables, such as that one is foreign, when the server refuses a statement.
+// A Detector detects the traits of queues' tables, such as that one is foreign, when the server
+// refuses a statement.
 type Detector struct {
 	// Suspect reports whether an error may be due to a trait that is not known.
 	Suspect func(err error) bool
-	// Detect looks for unknown traits of a queue's table after such an error, and reports whether there are any.
+	// Detect looks for unknown traits of a queue's table after such an error, and reports whether
+	// there are any.
 	Detect func(ctx context.Context, queue string, err error) bool
 	// Foreign reports whether a queue's table is known to be foreign.
 	Foreign func(queue string) bool
@@ -39,8 +43,8 @@ type Detector struct {
 	detected  atomic.Int64 // traits
 }
 
-// Repeat calls write, which writes units: again while it fails because of a trait that was not known. It does not call
-// write where units have a delayed row for a foreign table.
+// Repeat calls write, which writes units: again while it fails because of a trait that was not
+// known. It does not call write where units have a delayed row for a foreign table.
 func (d *Detector) Repeat(ctx context.Context, units []*tablequeue.Unit, write func() error) error {
 	for {
 		err := d.Once(ctx, units, func() error {
@@ -55,8 +59,8 @@ func (d *Detector) Repeat(ctx context.Context, units []*tablequeue.Unit, write f
 	}
 }
 
-// Once calls write, which writes units. An error because of a trait that was not known wraps [ErrDetected]. Another
-// goroutine may have detected it meanwhile.
+// Once calls write, which writes units. An error because of a trait that was not known wraps
+// [ErrDetected]. Another goroutine may have detected it meanwhile.
 func (d *Detector) Once(ctx context.Context, units []*tablequeue.Unit, write func() error) error {
 	known := d.detected.Load()
 	err := write()

@@ -2,8 +2,9 @@ package dialect
 
 import "strings"
 
-// Unquote reads the quoted identifier at the beginning of text: it begins with begin and ends with end, and two
-// characters end within it stand for one. It returns the name, which is not empty, and the rest of text.
+// Unquote reads the quoted identifier at the beginning of text: it begins with begin and ends with
+// end, and two characters end within it stand for one. It returns the name, which is not empty, and
+// the rest of text.
 func Unquote(text string, begin, end byte) (name, rest string, ok bool) {
 	if text == "" || text[0] != begin {
 		return "", text, false

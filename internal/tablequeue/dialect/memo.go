@@ -8,8 +8,8 @@ import (
 // maxMemo is the largest number of entries of a Memo. Each has some kilobytes.
 const maxMemo = 1000
 
-// Memo caches values by name. Some names are of queues that do not exist, so a full Memo forgets all entries. Its zero
-// value is empty. Its methods are safe for concurrent use.
+// Memo caches values by name. Some names are of queues that do not exist, so a full Memo forgets
+// all entries. Its zero value is empty. Its methods are safe for concurrent use.
 type Memo[V any] struct {
 	entries sync.Map
 	n       atomic.Int64

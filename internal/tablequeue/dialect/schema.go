@@ -1,5 +1,6 @@
-// Package dialect has the parts that the SQL dialects of the lease engine share: the names of their tables, their
-// bounds, and the errors and helpers for queue tables that another system has created.
+// Package dialect has the parts that the SQL dialects of the lease engine share: the names of their
+// tables, their bounds, and the errors and helpers for queue tables that another system has
+// created.
 package dialect
 
 import (
@@ -17,8 +18,8 @@ const (
 )
 
 const (
-	// LockWait is the time in milliseconds that a write waits for a lock. Only a session that alters or rewrites a table
-	// holds a lock for longer.
+	// LockWait is the time in milliseconds that a write waits for a lock. Only a session that
+	// alters or rewrites a table holds a lock for longer.
 	LockWait = "100"
 	// LongLockWait is the time that a write by itself waits for a lock.
 	LongLockWait = time.Second
@@ -36,8 +37,8 @@ type Settings struct {
 	Routing  string // table of subscriptions of NServiceBus's shape; "" is the driver's own
 }
 
-// Complete returns s with defaults, or an error that begins with the driver's name. schema is the default schema, and
-// checkName checks an identifier.
+// Complete returns s with defaults, or an error that begins with the driver's name. schema is the
+// default schema, and checkName checks an identifier.
 func (s Settings) Complete(driver string, lease time.Duration, schema string,
 	checkName func(what, name string) error,
 ) (Settings, error) {

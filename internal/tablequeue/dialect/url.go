@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Options are the fields of a transport that options of its URL set, by the option's name: pointers to strings, bools,
-// ints and durations.
+// Options are the fields of a transport that options of its URL set, by the option's name: pointers
+// to strings, bools, ints and durations.
 type Options map[string]any
 
 var (
@@ -21,9 +21,9 @@ var (
 	errQuery = errors.New("not a valid URL: the options after ? cannot be parsed (percent-encode special characters)")
 )
 
-// ParseURL sets the fields that raw, a URL with one of schemes, has options for. It returns the URL without them. Its
-// errors do not repeat the URL, which may hold a password. The rest of a password after a /, ? or # is in the path, the
-// options or the fragment.
+// ParseURL sets the fields that raw, a URL with one of schemes, has options for. It returns the URL
+// without them. Its errors do not repeat the URL, which may hold a password. The rest of a password
+// after a /, ? or # is in the path, the options or the fragment.
 func (o Options) ParseURL(raw string, schemes ...string) (rest string, err error) {
 	u, err := url.Parse(raw)
 	switch {
@@ -68,8 +68,8 @@ func (o Options) Take(rawQuery string) (url.Values, error) {
 	return query, nil
 }
 
-// Check returns an error where names has an option that is none of others, which the URL may have beside o. The error
-// names all of them, and hint.
+// Check returns an error where names has an option that is none of others, which the URL may have
+// beside o. The error names all of them, and hint.
 func (o Options) Check(names iter.Seq[string], others []string, hint ...string) error {
 	for _, name := range slices.Sorted(names) {
 		if !slices.Contains(others, strings.ToLower(name)) {

@@ -154,8 +154,8 @@ var naming = []rule{
 	}},
 }
 
-// flushUnlocked sends rows. On a busy machine a row may be locked for longer than Flush waits: it is then called again, as
-// the engine does.
+// flushUnlocked sends rows. On a busy machine a row may be locked for longer than Flush waits: it
+// is then called again, as the engine does.
 func flushUnlocked(ctx context.Context, s tablequeue.Store, rows []tablequeue.Row) error {
 	for began := time.Now(); ; {
 		err := s.Flush(ctx, []*tablequeue.Unit{sending1(slices.Clone(rows)...)})

@@ -1,5 +1,5 @@
-// Package storetest checks the rules of [tablequeue.Store] on a SQL dialect with its real database. It is imported by
-// tests only.
+// Package storetest checks the rules of [tablequeue.Store] on a SQL dialect with its real database.
+// It is imported by tests only.
 package storetest
 
 import (
@@ -18,10 +18,11 @@ import (
 
 // Harness opens stores of a dialect for the rules.
 type Harness struct {
-	// Open returns a store without queues, which is closed with the test. All stores of one test have the same tables, and
-	// those of other tests have others.
+	// Open returns a store without queues, which is closed with the test. All stores of one test
+	// have the same tables, and those of other tests have others.
 	Open func(t testing.TB) tablequeue.Store
-	// Due makes all queues of the test due for a sweep. nil where the store is no [tablequeue.Sweeper].
+	// Due makes all queues of the test due for a sweep. nil where the store is no
+	// [tablequeue.Sweeper].
 	Due func(t testing.TB)
 }
 

@@ -18,10 +18,10 @@ import (
 // Work is the work of a handler.
 type Work string
 
-// The handler of Receive does nothing, that of Loop sends one message to another queue, and that of Atomic sends one
-// and writes one row, all in one transaction: that of the outbox, if there is one. That of Dual writes the row in a
-// transaction of its own, and then sends: a crash between the two loses the message. Send has no handler: many goroutines
-// send.
+// The handler of Receive does nothing, that of Loop sends one message to another queue, and that of
+// Atomic sends one and writes one row, all in one transaction: that of the outbox, if there is one.
+// That of Dual writes the row in a transaction of its own, and then sends: a crash between the two
+// loses the message. Send has no handler: many goroutines send.
 const (
 	Receive Work = "receive"
 	Loop    Work = "loop"
@@ -37,7 +37,8 @@ type Options struct {
 	Remember  time.Duration       // of the endpoint
 	Work      Work
 	Messages  int
-	// Size is that of a body in bytes, and Headers the number of headers that every message has at least.
+	// Size is that of a body in bytes, and Headers the number of headers that every message has at
+	// least.
 	Size, Headers int
 	Concurrency   int       // of the endpoint, or the number of goroutines that send
 	Rate          float64   // messages sent a second while receiving; 0 sends all before the measurement
@@ -56,7 +57,8 @@ type Result struct {
 
 	Seconds           float64 `json:"seconds"`
 	MessagesPerSecond float64 `json:"messages_per_second"`
-	// Latencies are from receiving to completion; with a rate from sending to handling; of send, the time of one send.
+	// Latencies are from receiving to completion; with a rate from sending to handling; of send,
+	// the time of one send.
 	P50               float64 `json:"p50_ms"`
 	P95               float64 `json:"p95_ms"`
 	P99               float64 `json:"p99_ms"`
@@ -92,7 +94,8 @@ type bench struct {
 // write adds to the count of a row of a table in a transaction of its own.
 type write func(ctx context.Context, table string, row int) error
 
-// Run measures. It deletes the queues of the run, also when ctx ends. An error beside a result is one of the deletion.
+// Run measures. It deletes the queues of the run, also when ctx ends. An error beside a result is
+// one of the deletion.
 func Run(ctx context.Context, opts Options) (res *Result, err error) {
 	b, err := newBench(opts)
 	if err != nil {
@@ -155,7 +158,8 @@ func newBench(opts Options) (*bench, error) {
 	return b, json.Unmarshal(b.body, &b.order)
 }
 
-// openOwn connects to the database of the rows, beside those of the transport. end closes the connections.
+// openOwn connects to the database of the rows, beside those of the transport. end closes the
+// connections.
 func (b *bench) openOwn(ctx context.Context) (end func(), err error) {
 	adder, ok := b.table.(testbed.OwnAdder)
 	if !ok {

@@ -14,7 +14,8 @@ import (
 // orderType is the wire name of every message.
 const orderType = "Bench.PlaceOrder"
 
-// Numbers of headers that an endpoint writes: a handler also writes the reply address and the related message.
+// Numbers of headers that an endpoint writes: a handler also writes the reply address and the
+// related message.
 const (
 	headersOutside = 10
 	headersInside  = 12

@@ -116,8 +116,8 @@ func (b *bench) measure(ctx context.Context) error {
 	return cmp.Or(group.Wait(), err) // that of the endpoints is the cause of the other
 }
 
-// receive measures the endpoint from the moment it receives until all messages are completed and, with an outbox, what
-// their handlers have sent has left it.
+// receive measures the endpoint from the moment it receives until all messages are completed and,
+// with an outbox, what their handlers have sent has left it.
 func (b *bench) receive(ctx context.Context, group *errgroup.Group) (err error) {
 	var sender *endpoint.Endpoint
 	if b.Rate > 0 {

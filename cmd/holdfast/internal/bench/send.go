@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
-// sender returns the configuration of a send-only endpoint: the one that the work send measures, or the source of
-// messages at a rate.
+// sender returns the configuration of a send-only endpoint: the one that the work send measures, or
+// the source of messages at a rate.
 func (b *bench) sender() endpoint.Config {
 	cfg := b.config(b.prefix + "-sender")
 	cfg.SendOnly = true

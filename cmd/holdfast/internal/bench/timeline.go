@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
-// timeline has the start and the duration of each message. A message is identified by the number in its id, so that
-// measuring allocates nothing.
+// timeline has the start and the duration of each message. A message is identified by the number in
+// its id, so that measuring allocates nothing.
 type timeline struct {
 	begun []atomic.Int64 // since zero, in nanoseconds
 	took  []atomic.Int64

@@ -1,5 +1,6 @@
-// Package demo is a small shop for the command holdfast demo. Orders come from a file and go through three endpoints.
-// A ledger beside the queues proves that no order was lost or handled twice.
+// Package demo is a small shop for the command holdfast demo. Orders come from a file and go
+// through three endpoints. A ledger beside the queues proves that no order was lost or handled
+// twice.
 package demo
 
 import (
@@ -58,7 +59,8 @@ type demo struct {
 	before    counts         // of earlier runs
 }
 
-// open reads the input, opens the ledger and the queues, and calls f. Between the two it checks the ledger.
+// open reads the input, opens the ledger and the queues, and calls f. Between the two it checks the
+// ledger.
 func open(
 	ctx context.Context, opts Options, check func(*ledger, context.Context, *Input) error, f func(*demo) error,
 ) (err error) {
@@ -86,8 +88,8 @@ func open(
 	return f(d)
 }
 
-// Run sends the orders and handles them until each is finished, going on where an earlier run was stopped. Then it
-// verifies the totals.
+// Run sends the orders and handles them until each is finished, going on where an earlier run was
+// stopped. Then it verifies the totals.
 func Run(ctx context.Context, opts Options) error {
 	return open(ctx, opts, (*ledger).begin, func(d *demo) error {
 		d.introduce()
@@ -116,7 +118,8 @@ func Verify(ctx context.Context, opts Options) error {
 	return open(ctx, opts, (*ledger).match, func(d *demo) error { return d.verify(ctx, d.before) })
 }
 
-// Reset deletes the file of an earlier demo. It refuses one that holds anything else, or is no database.
+// Reset deletes the file of an earlier demo. It refuses one that holds anything else, or is no
+// database.
 func Reset(ctx context.Context, opts Options) error {
 	if _, err := os.Stat(opts.Path); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -169,8 +172,9 @@ handling comes back within %v; a delivery that was lost so counts as a retry.
 	fmt.Fprintln(d.Out)
 }
 
-// process runs the endpoints until each order is finished or ctx ends. They are started subscribers first, so that no
-// event is lost; then the orders are sent, unless an earlier run has imported them.
+// process runs the endpoints until each order is finished or ctx ends. They are started subscribers
+// first, so that no event is lost; then the orders are sent, unless an earlier run has imported
+// them.
 func (d *demo) process(ctx context.Context) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
@@ -191,7 +195,8 @@ func (d *demo) process(ctx context.Context) error {
 	return cmp.Or(group.Wait(), err) // that of the group is the cause of the other
 }
 
-// watch shows the progress until each order is finished or ctx ends: a bar on a terminal, a line a second elsewhere.
+// watch shows the progress until each order is finished or ctx ends: a bar on a terminal, a line a
+// second elsewhere.
 func (d *demo) watch(ctx context.Context) error {
 	var bar *progressbar.ProgressBar
 	if f, ok := d.Out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {

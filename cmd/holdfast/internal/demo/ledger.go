@@ -12,8 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
-// ledger holds the work of the handlers: tables beside the queues, in the same file. A row is committed with the
-// completion of its message, so a kill leaves both or neither. No key hides a row too many.
+// ledger holds the work of the handlers: tables beside the queues, in the same file. A row is
+// committed with the completion of its message, so a kill leaves both or neither. No key hides a
+// row too many.
 type ledger struct {
 	db   *sql.DB
 	path string // "" for memory
@@ -31,7 +32,8 @@ create table if not exists demo_outcome (
 );
 insert into demo_run select ?, ?, ?, 0 where not exists (select 1 from demo_run);`
 
-// Values of demo_outcome.outcome: delayed is for a delayed retry, failed is moved to the error queue.
+// Values of demo_outcome.outcome: delayed is for a delayed retry, failed is moved to the error
+// queue.
 const processed, delayed, failed = "processed", "delayed", "failed"
 
 // key identifies an order at an endpoint.
@@ -64,7 +66,8 @@ func (l *ledger) begin(ctx context.Context, in *Input) error {
 	return l.match(ctx, in)
 }
 
-// match fails with errNothing for a file without a ledger, and for a ledger of another input; a nil in is any.
+// match fails with errNothing for a file without a ledger, and for a ledger of another input; a nil
+// in is any.
 func (l *ledger) match(ctx context.Context, in *Input) error {
 	var hash, name string
 	var lines int
@@ -79,7 +82,8 @@ func (l *ledger) match(ctx context.Context, in *Input) error {
 	return nil
 }
 
-// record writes an entry in the transaction that completes the message of s. In memory it writes at once.
+// record writes an entry in the transaction that completes the message of s. In memory it writes at
+// once.
 func (l *ledger) record(
 	ctx context.Context, s *endpoint.Session, endpoint, outcome string, o OrderPlaced, reason string,
 ) error {
@@ -152,8 +156,8 @@ func (l *ledger) counts(ctx context.Context) (counts, error) {
 	})
 }
 
-// finished returns the number of orders that are finished everywhere. It assumes that the orders missing at billing
-// and at shipping are the same.
+// finished returns the number of orders that are finished everywhere. It assumes that the orders
+// missing at billing and at shipping are the same.
 func (c counts) finished() int {
 	return c.by[sales].failed + min(c.by[billing].settled(), c.by[shipping].settled())
 }

@@ -72,7 +72,8 @@ func (p *proof) line(line Line, entries map[key][]entry) {
 	}
 }
 
-// endpoint checks that the entries of an order at an endpoint are the wanted one, or none when its outcome is "".
+// endpoint checks that the entries of an order at an endpoint are the wanted one, or none when its
+// outcome is "".
 func (p *proof) endpoint(want entry, found []entry) {
 	switch n := len(found); {
 	case want.outcome == "" && n > 0:
@@ -91,8 +92,8 @@ func (p *proof) endpoint(want entry, found []entry) {
 	}
 }
 
-// queues checks that the queues hold the failed messages only. It returns the number of messages in other queues than
-// the error queue.
+// queues checks that the queues hold the failed messages only. It returns the number of messages in
+// other queues than the error queue.
 func (p *proof) queues(stats []transport.QueueStats, failures int) (pending int64) {
 	for _, q := range stats {
 		held, want := q.Ready+q.Unsettled+q.Delayed, int64(0)

@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Names of the endpoints, which are those of their queues, and of the error queue; of the message types, and of the
-// header with the line that a message is about.
+// Names of the endpoints, which are those of their queues, and of the error queue; of the message
+// types, and of the header with the line that a message is about.
 const (
 	sales, billing, shipping = "sales", "billing", "shipping"
 	errorQueue               = "error"
@@ -42,7 +42,8 @@ var retries = recoverability.Config{
 	Immediate: 2, Delayed: 2, Delays: recoverability.Delays{Delay: time.Second}, ErrorQueue: errorQueue,
 }
 
-// Numbers of attempts of an order that fail at an endpoint. After three, the first delayed retry succeeds.
+// Numbers of attempts of an order that fail at an endpoint. After three, the first delayed retry
+// succeeds.
 const succeeds, failsOnce, failsForAWhile, failsAlways = 0, 1, 3, math.MaxInt
 
 // failures are the error of an endpoint, and how many orders of a thousand fail, as growing bounds.
@@ -55,8 +56,8 @@ var failures = map[string]struct {
 	shipping: {"carrier: no label printed", 40, 70, 78},
 }
 
-// failsOf returns how many attempts of an order fail at an endpoint. It follows from the id of the order alone, so it is
-// the same in every run and in the proof.
+// failsOf returns how many attempts of an order fail at an endpoint. It follows from the id of the
+// order alone, so it is the same in every run and in the proof.
 func failsOf(endpoint, orderID string) int {
 	h, f := fnv.New32a(), failures[endpoint]
 	fmt.Fprintf(h, "%s/%s", endpoint, orderID)
@@ -71,7 +72,8 @@ func failsOf(endpoint, orderID string) int {
 	return succeeds
 }
 
-// failure returns the error of an attempt, nil for success. Attempts count from 1 after each delayed retry.
+// failure returns the error of an attempt, nil for success. Attempts count from 1 after each
+// delayed retry.
 func failure(endpoint, orderID string, attempt, delayed int) error {
 	// Three attempts precede a delayed retry.
 	if min(attempt, 3)+3*delayed > failsOf(endpoint, orderID) {
@@ -128,7 +130,8 @@ func (d *demo) work(ctx context.Context, s *endpoint.Session, name string, o Ord
 	return d.ledger.record(ctx, s, name, processed, o, "")
 }
 
-// recordFailure returns a behavior that records a message which is delayed or moved to the error queue.
+// recordFailure returns a behavior that records a message which is delayed or moved to the error
+// queue.
 func (d *demo) recordFailure(name string) pipeline.Behavior[*pipeline.Recover] {
 	return func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
 		return func(ctx context.Context, r *pipeline.Recover) error {
@@ -153,8 +156,8 @@ func (d *demo) recordFailure(name string) pipeline.Behavior[*pipeline.Recover] {
 	}
 }
 
-// importLines sends all lines to sales and records that, in one transaction, unless another process has done so. In
-// memory they are sent before the commit.
+// importLines sends all lines to sales and records that, in one transaction, unless another process
+// has done so. In memory they are sent before the commit.
 func (d *demo) importLines(ctx context.Context) error {
 	var ops []transport.Operation
 	for _, line := range d.input.Lines {

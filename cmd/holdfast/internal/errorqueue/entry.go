@@ -1,5 +1,5 @@
-// Package errorqueue lists the messages of an error queue, returns them to the queue that they failed in, and discards
-// them.
+// Package errorqueue lists the messages of an error queue, returns them to the queue that they
+// failed in, and discards them.
 package errorqueue
 
 import (

@@ -329,7 +329,8 @@ func TestAMissingErrorQueueIsExplained(t *testing.T) {
 	}
 }
 
-// Several messages may have an id that is made of their content, so such an id alone selects no message.
+// Several messages may have an id that is made of their content, so such an id alone selects no
+// message.
 func TestAContentIDSelectsOneMessageOrAll(t *testing.T) {
 	id := transport.ContentID([16]byte{7})
 	for _, test := range []struct {
@@ -358,7 +359,8 @@ func TestAContentIDSelectsOneMessageOrAll(t *testing.T) {
 	}
 }
 
-// packed is a message that failed, as the error queue has it when the bound of its broker has no room for more headers.
+// packed is a message that failed, as the error queue has it when the bound of its broker has no
+// room for more headers.
 func packed(t *testing.T, m *transport.Message, size int) *transport.Message {
 	t.Helper()
 	m.Headers.Set("Foreign", strings.Repeat("x", size))
@@ -372,7 +374,8 @@ func packed(t *testing.T, m *transport.Message, size int) *transport.Message {
 	return nil
 }
 
-// Packed messages are listed and returned as they were sent. Only a return whose headers have no room stays packed.
+// Packed messages are listed and returned as they were sent. Only a return whose headers have no
+// room stays packed.
 func TestPackedMessagesAreListedAndReturned(t *testing.T) {
 	m := failed("a", header.EnclosedMessageTypes, "Shop.Bill")
 	whole := m.Headers.Clone()

@@ -6,19 +6,20 @@ import (
 	"time"
 )
 
-// Filter selects messages. A message has to match each field that is set, and one element of a list. The zero value
-// selects all.
+// Filter selects messages. A message has to match each field that is set, and one element of a
+// list. The zero value selects all.
 type Filter struct {
 	IDs       []string
 	Classes   []string // without regard to case
 	Types     []string // full names, or what follows the last dot
 	Endpoints []string
 	Queues    []string // that they failed in
-	// Since and Until bound the time of failure; Until is excluded. A message without that time matches no bound.
+	// Since and Until bound the time of failure; Until is excluded. A message without that time
+	// matches no bound.
 	Since, Until time.Time
 	Text         string // in the error or its stack, without regard to case
-	// Failed leaves control messages out unless IDs names them: the acknowledgements that ServiceControl reads from an error
-	// queue are no failures.
+	// Failed leaves control messages out unless IDs names them: the acknowledgements that
+	// ServiceControl reads from an error queue are no failures.
 	Failed bool
 }
 

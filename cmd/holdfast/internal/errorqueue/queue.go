@@ -24,7 +24,8 @@ type Queue struct {
 	Progress func(seen int)
 }
 
-// shortName returns the one name of a queue, whatever form of its address NServiceBus, ServiceControl or the user wrote.
+// shortName returns the one name of a queue, whatever form of its address NServiceBus,
+// ServiceControl or the user wrote.
 func (q *Queue) shortName(address string) string {
 	if a, ok := q.Conn.(transport.Addresser); ok && address != "" {
 		return a.ShortName(address)
@@ -32,8 +33,8 @@ func (q *Queue) shortName(address string) string {
 	return address
 }
 
-// Each calls visit with each selected message, in the order of the queue. The messages stay unchanged. A packed one is
-// visited as its sender made it, with the headers of the fault.
+// Each calls visit with each selected message, in the order of the queue. The messages stay
+// unchanged. A packed one is visited as its sender made it, with the headers of the fault.
 func (q *Queue) Each(ctx context.Context, visit func(*transport.Message, Entry) error) error {
 	return q.walk(ctx, func(m listed, e Entry) error { return visit(m.message, e) })
 }

@@ -21,7 +21,8 @@ type Plan struct {
 	Rate   float64 // messages a second at most; 0 is unlimited
 	DryRun bool    // change nothing
 	Every  bool    // take each message with a selected id: several may have an id that no sender gave
-	// Report is called with each message and its error: nil when it was, or would be, taken. May be nil.
+	// Report is called with each message and its error: nil when it was, or would be, taken. May be
+	// nil.
 	Report func(Entry, error)
 }
 
@@ -47,9 +48,9 @@ const maxFailures = 100
 // takeTimeout bounds one take, which an interrupt does not cancel.
 const takeTimeout = 30 * time.Second
 
-// Retry returns the selected messages to the queue that they failed in, without the headers of their failure. Each is
-// moved as a unit where the transport has one; a message that cannot be moved stays. When ctx ends, the current one is
-// finished.
+// Retry returns the selected messages to the queue that they failed in, without the headers of
+// their failure. Each is moved as a unit where the transport has one; a message that cannot be
+// moved stays. When ctx ends, the current one is finished.
 func (q *Queue) Retry(ctx context.Context, p Plan) (Outcome, error) {
 	return q.take(ctx, p, func(m *transport.Message, e *Entry) (candidates, error) {
 		to := q.shortName(cmp.Or(p.To, e.Queue))
@@ -80,7 +81,8 @@ func (q *Queue) Discard(ctx context.Context, p Plan) (Outcome, error) {
 	})
 }
 
-// Purge deletes all messages: at once where the transport can, else, and in a dry run, as Discard does.
+// Purge deletes all messages: at once where the transport can, else, and in a dry run, as Discard
+// does.
 func (q *Queue) Purge(ctx context.Context, p Plan) (Outcome, error) {
 	purger, ok := q.Conn.(transport.Purger)
 	if !ok || p.DryRun {
@@ -141,7 +143,8 @@ func (q *Queue) take(
 	return o, nil
 }
 
-// single fails if several messages have a selected id that a driver made of the content of the messages.
+// single fails if several messages have a selected id that a driver made of the content of the
+// messages.
 func (q *Queue) single(ctx context.Context) error {
 	if !slices.ContainsFunc(q.Filter.IDs, transport.IsContentID) {
 		return nil
@@ -162,8 +165,8 @@ func (q *Queue) single(ctx context.Context) error {
 	return err
 }
 
-// take takes the message, and sends the first candidate that is not refused for its content. An error that concerns this
-// message alone, so that the next may be taken, is returned as refused.
+// take takes the message, and sends the first candidate that is not refused for its content. An
+// error that concerns this message alone, so that the next may be taken, is returned as refused.
 func (m *listed) take(ctx context.Context, send candidates) (refused, err error) {
 	for ops := range send {
 		if refused, err = m.takeWith(ctx, ops); !copies.OfMessage(refused) {

@@ -17,7 +17,8 @@ func Open(path string) (*sql.DB, error) {
 	return sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?_txlock=immediate&_busy_timeout=10000")
 }
 
-// Remove deletes the file and those that SQLite keeps beside it. No process may have it open. A missing file is no error.
+// Remove deletes the file and those that SQLite keeps beside it. No process may have it open. A
+// missing file is no error.
 func Remove(path string) error {
 	for _, suffix := range []string{"", "-wal", "-shm"} {
 		if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -1,5 +1,5 @@
-// Package testbed has what demo, bench and torture share: they run endpoints, leave queues at a broker, and a table in
-// which handlers write.
+// Package testbed has what demo, bench and torture share: they run endpoints, leave queues at a
+// broker, and a table in which handlers write.
 package testbed
 
 import (
@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Remove deletes queues. It tries again until ctx ends: a busy broker may end the connection over a large queue.
+// Remove deletes queues. It tries again until ctx ends: a busy broker may end the connection over a
+// large queue.
 func Remove(ctx context.Context, conn transport.Conn, queues ...string) error {
 	remover, ok := conn.(transport.Remover)
 	if !ok {

@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport/sqlite"
 )
 
-// Table is a table of counts in the database of the queues. Handlers add to a count in the transaction of their message.
+// Table is a table of counts in the database of the queues. Handlers add to a count in the
+// transaction of their message.
 type Table interface {
 	// Create creates the table with the rows 0 to n-1 and their counts of 0.
 	Create(ctx context.Context, name string, n int) error
@@ -26,15 +27,16 @@ type Table interface {
 
 // OwnAdder is implemented by a Table whose rows can be changed without a message too.
 type OwnAdder interface {
-	// OpenOwn returns a function that adds 1 to the count of a row in a transaction of its own, on up to conns connections,
-	// and a function that closes them.
+	// OpenOwn returns a function that adds 1 to the count of a row in a transaction of its own, on
+	// up to conns connections, and a function that closes them.
 	OpenOwn(ctx context.Context, conns int) (add func(ctx context.Context, name string, row int) error, end func(), err error)
 }
 
 // ErrNoTransactions says that a transport has no table.
 var ErrNoTransactions = errors.New("the transport has no transactions that handlers can write in: use sqlite, postgres or memory")
 
-// TableOf returns the table of a transport, nil where handlers cannot write in the transaction of a message.
+// TableOf returns the table of a transport, nil where handlers cannot write in the transaction of a
+// message.
 func TableOf(t transport.Transport) Table {
 	switch t := t.(type) {
 	case *inmemory.Transport:

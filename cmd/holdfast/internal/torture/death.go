@@ -27,7 +27,8 @@ const (
 	maxStack = 32 << 20
 )
 
-// die ends the process in a way that cannot be recovered from. It returns only when the system refused to kill.
+// die ends the process in a way that cannot be recovered from. It returns only when the system
+// refused to kill.
 func die(way death) error {
 	switch way {
 	case byExit:

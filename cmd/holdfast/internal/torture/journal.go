@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// journal is the file of the processes of one worker. A line that has been written outlives the process.
+// journal is the file of the processes of one worker. A line that has been written outlives the
+// process.
 type journal struct{ *os.File }
 
 const (
@@ -38,7 +39,8 @@ type records struct {
 // errTable says that the rows of the handlers cannot be read, perhaps only now.
 var errTable = errors.New("the rows of the handlers cannot be read")
 
-// records returns the journals of the workers. Where handlers write rows, these replace the ends of handlers.
+// records returns the journals of the workers. Where handlers write rows, these replace the ends of
+// handlers.
 func (r *run) records(ctx context.Context) (records, error) {
 	got, err := readJournals(r.Folder)
 	if err != nil || r.Mode == ReceiveOnly {

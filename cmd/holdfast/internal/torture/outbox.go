@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Receipt is the message that a handler sends by its outbox. Each attempt to handle a job gives it another id.
+// Receipt is the message that a handler sends by its outbox. Each attempt to handle a job gives it
+// another id.
 type Receipt struct{ N int }
 
 const receiptType = "Holdfast.Torture.Receipt"
@@ -89,7 +90,8 @@ func (r *run) arrived(ctx context.Context) (map[int]map[string]int, error) {
 	return found, err
 }
 
-// closeOutbox closes the connection to the database. Unless all is kept, it removes the tables first.
+// closeOutbox closes the connection to the database. Unless all is kept, it removes the tables
+// first.
 func (r *run) closeOutbox(ctx context.Context, keep bool) (err error) {
 	if r.database == nil {
 		return nil
@@ -100,8 +102,8 @@ func (r *run) closeOutbox(ctx context.Context, keep bool) (err error) {
 	return errors.Join(err, r.database.Close())
 }
 
-// Sent is the result of a run in the mode Outbox for the messages that the handlers sent: each business row has to have
-// sent one message, under one id.
+// Sent is the result of a run in the mode Outbox for the messages that the handlers sent: each
+// business row has to have sent one message, under one id.
 type Sent struct {
 	Rows         int `json:"rows"`          // written by handlers
 	Arrived      int `json:"arrived"`       // ids of messages

@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// workQueues are those that are empty in the end. The endpoint has a queue of timers in the mode Atomic.
+// workQueues are those that are empty in the end. The endpoint has a queue of timers in the mode
+// Atomic.
 func (r *run) workQueues() []string {
 	queues := []string{r.Name, r.Name + ".quarantine"}
 	if r.Mode == Atomic {
@@ -21,8 +22,8 @@ func (r *run) workQueues() []string {
 	return queues
 }
 
-// inspect returns the number of messages in the work queues, and how long it has to be 0 for the run to end: a broker
-// that does not count leased or delayed messages has to show them first.
+// inspect returns the number of messages in the work queues, and how long it has to be 0 for the
+// run to end: a broker that does not count leased or delayed messages has to show them first.
 func (r *run) inspect(ctx context.Context) (left int64, quiet time.Duration, err error) {
 	quiet = time.Second
 	for _, name := range r.workQueues() {

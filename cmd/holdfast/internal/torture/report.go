@@ -38,7 +38,8 @@ type Breach struct {
 // OK reports whether all invariants held.
 func (r *Report) OK() bool { return r != nil && len(r.Broken) == 0 }
 
-// verify compares the plan with the ledger and the error queue; left is the number of messages in the queues.
+// verify compares the plan with the ledger and the error queue; left is the number of messages in
+// the queues.
 func verify(p *plan, a *assignment, got records, parked []parkedMessage, left int64) *Report {
 	r := &Report{
 		Sent: a.Messages, Processed: len(got.done), Unfinished: left, Seed: a.Seed, Plan: p.hash(),

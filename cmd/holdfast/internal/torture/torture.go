@@ -1,5 +1,6 @@
-// Package torture tests a transport by force. Worker processes handle numbered messages while they are killed at random
-// and by poison messages. In the end the ledger of the workers is compared with the messages sent.
+// Package torture tests a transport by force. Worker processes handle numbered messages while they
+// are killed at random and by poison messages. In the end the ledger of the workers is compared
+// with the messages sent.
 package torture
 
 import (
@@ -19,7 +20,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Load is the work of a run. All random choices follow from its numbers and Seed: the same Load has the same plan.
+// Load is the work of a run. All random choices follow from its numbers and Seed: the same Load has
+// the same plan.
 type Load struct {
 	Messages, Poison     int           // the number of messages, and of those that kill their worker
 	Workers, Concurrency int           // the number of processes, and the concurrency of the endpoint of each
@@ -58,8 +60,8 @@ type Options struct {
 	Timeout time.Duration                       // bounds how long the workers may take for all messages
 	TempDir string                              // where the folder of the ledger is created; "" is that of the system
 	Keep    bool                                // queues and ledger are kept even when every invariant holds
-	// Progress receives lines for people, and WorkerLog the standard error of the workers, stack traces of their deaths
-	// included. Several goroutines write to WorkerLog at once.
+	// Progress receives lines for people, and WorkerLog the standard error of the workers, stack
+	// traces of their deaths included. Several goroutines write to WorkerLog at once.
 	Progress, WorkerLog io.Writer
 	Log                 *slog.Logger
 }
@@ -96,8 +98,9 @@ type run struct {
 	killed   []Kill // that hit a running worker
 }
 
-// Run tests the transport. The report has the invariants that did not hold; an error means that there is no report.
-// Queues and ledger have names of their own. They are kept when an invariant did not hold.
+// Run tests the transport. The report has the invariants that did not hold; an error means that
+// there is no report. Queues and ledger have names of their own. They are kept when an invariant
+// did not hold.
 func Run(ctx context.Context, opts Options) (report *Report, err error) {
 	if err := opts.Check(); err != nil {
 		return nil, err

@@ -121,7 +121,8 @@ func (b *bed) queues(t *testing.T) []transport.QueueStats {
 	return queues
 }
 
-// withKills returns a load with fewer kills than move a message of the quarantine to the error queue.
+// withKills returns a load with fewer kills than move a message of the quarantine to the error
+// queue.
 func withKills(l Load) Load {
 	l.Messages, l.Handler, l.KillEvery, l.MaxKills = 600, 25*time.Millisecond, 300*time.Millisecond, 2
 	return l
@@ -209,8 +210,8 @@ func TestMissingMessagesAreNamedWhenTheTimeIsUp(t *testing.T) {
 	}
 }
 
-// runUntil runs beds with longer and longer timeouts, until a run had enough time for all messages but those that never
-// end. How long the others take depends on the machine.
+// runUntil runs beds with longer and longer timeouts, until a run had enough time for all messages
+// but those that never end. How long the others take depends on the machine.
 func runUntil(t *testing.T, prepare func() *bed, enough func(*Report) bool) *Report {
 	t.Helper()
 	for timeout := 3 * time.Second; ; timeout *= 2 {

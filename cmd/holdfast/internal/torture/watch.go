@@ -13,8 +13,9 @@ import (
 
 var errTimeout = errors.New("the time is up")
 
-// work sends the messages and kills workers while they process them, until the queues are empty and stay so after the
-// workers have stopped. It returns the number of messages in the queues when the time was up.
+// work sends the messages and kills workers while they process them, until the queues are empty and
+// stay so after the workers have stopped. It returns the number of messages in the queues when the
+// time was up.
 func (r *run) work(ctx context.Context) (left int64, err error) {
 	limited, cancel := context.WithTimeoutCause(ctx, r.opts.Timeout, errTimeout)
 	defer cancel()
@@ -105,11 +106,13 @@ func (w *watch) schedule() {
 	}
 }
 
-// rounds is how many messages each handler processes between two kills, on average. Without this bound, kills on a slow
-// machine would come faster than messages are processed, and move innocent messages to the error queue.
+// rounds is how many messages each handler processes between two kills, on average. Without this
+// bound, kills on a slow machine would come faster than messages are processed, and move innocent
+// messages to the error queue.
 const rounds = 4
 
-// isDue reports whether the time of the next kill has come and enough messages are processed since the kill before.
+// isDue reports whether the time of the next kill has come and enough messages are processed since
+// the kill before.
 func (w *watch) isDue(processed int) bool {
 	return w.next != nil && w.kill == nil && processed >= w.spare
 }
@@ -145,8 +148,8 @@ func (w *watch) untilQuiet(ctx context.Context) error {
 	}
 }
 
-// inspectQueues reports whether the queues have been empty long enough. A broker that does not answer is no error: the
-// timeout of the run bounds it.
+// inspectQueues reports whether the queues have been empty long enough. A broker that does not
+// answer is no error: the timeout of the run bounds it.
 func (w *watch) inspectQueues(ctx context.Context) (quiet bool, err error) {
 	records, err := w.records(ctx)
 	if err != nil && !errors.Is(err, errTable) {

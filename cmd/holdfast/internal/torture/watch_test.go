@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A kill whose time has come waits until each handler has processed a few messages since the kill before: however slow
-// the machine, kills do not move innocent messages to the error queue.
+// A kill whose time has come waits until each handler has processed a few messages since the kill
+// before: however slow the machine, kills do not move innocent messages to the error queue.
 func TestAKillWaitsForProgress(t *testing.T) {
 	l := Load{Messages: 100, Workers: 1, Concurrency: 2, KillEvery: time.Millisecond, MaxKills: 2}
 	w := &watch{run: &run{assignment: assignment{Load: l}}, kills: newPlan(l).kills(), began: time.Now()}

@@ -53,8 +53,8 @@ type Process struct {
 	Log *slog.Logger
 }
 
-// Work is a worker process. It reads its assignment from p.In and handles messages until p.In ends, as it does when the
-// parent process is gone, or until ctx ends. Poison ends the process.
+// Work is a worker process. It reads its assignment from p.In and handles messages until p.In ends,
+// as it does when the parent process is gone, or until ctx ends. Poison ends the process.
 func Work(ctx context.Context, p Process, s Subject) error {
 	w := &worker{Subject: s}
 	if err := json.NewDecoder(p.In).Decode(&w.assignment); err != nil {

@@ -68,8 +68,8 @@ func (f *workers) launch(ctx context.Context) {
 	}
 }
 
-// stop stops the workers, after their messages when the cause is errDrain, and waits for them. It returns the error of
-// one that could not run.
+// stop stops the workers, after their messages when the cause is errDrain, and waits for them. It
+// returns the error of one that could not run.
 func (f *workers) stop(cause error) error {
 	f.cancel(cause)
 	return f.group.Wait()
@@ -78,8 +78,8 @@ func (f *workers) stop(cause error) error {
 // restarts returns the number of restarts.
 func (f *workers) restarts() int { return max(0, int(f.starts.Load())-f.planned) }
 
-// kill kills the process of a worker and reports whether it was ready. One that is starting is not killed: on a slow
-// machine no message would ever be processed.
+// kill kills the process of a worker and reports whether it was ready. One that is starting is not
+// killed: on a slow machine no message would ever be processed.
 func (f *workers) kill(worker int) bool {
 	s := f.slots[worker]
 	s.mu.Lock()
@@ -90,10 +90,11 @@ func (f *workers) kill(worker int) bool {
 }
 
 const (
-	// exitOwn is the exit code of a worker that cannot go on; the reason is on its standard error. Deaths have others.
+	// exitOwn is the exit code of a worker that cannot go on; the reason is on its standard error.
+	// Deaths have others.
 	exitOwn = 1
-	// maxRefusals is how often in a row a worker may exit so before the run ends. Once it was ready the bound is higher,
-	// as the broker may be unavailable for a while.
+	// maxRefusals is how often in a row a worker may exit so before the run ends. Once it was ready
+	// the bound is higher, as the broker may be unavailable for a while.
 	maxRefusals, maxRefusalsLater = 4, 20
 )
 
@@ -125,8 +126,8 @@ func (s *slot) keepRunning(ctx context.Context) error {
 	}
 }
 
-// live starts a process and waits for its end. It returns the error of one that refused: it exited with exitOwn before it
-// was ready.
+// live starts a process and waits for its end. It returns the error of one that refused: it exited
+// with exitOwn before it was ready.
 func (s *slot) live(ctx context.Context) error {
 	cmd := s.workers.command(ctx)
 	stdin, err := cmd.StdinPipe()
