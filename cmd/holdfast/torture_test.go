@@ -37,8 +37,8 @@ func TestChaosTortureOnEveryTransport(t *testing.T) {
 	if brokertest.Fault(t) {
 		tortureAll(t, everySubject, []string{"1", "2", "3"}, 3)
 	} else {
-		tortureAll(t, everySubject, []string{"1"}, 3, "--messages", "800", "--concurrency", "2", "--handler", "20ms",
-			"--kill-every", "1s", "--lease", "5s")
+		tortureAll(t, everySubject, []string{"1"}, 1, "--messages", "800", "--concurrency", "2", "--handler", "20ms",
+			"--kill-every", "1s", "--lease", "5s", "--poison", "1")
 	}
 }
 
