@@ -24,7 +24,7 @@ var (
 )
 
 // asFunction calls f, a function of the program that is called for the message, in a goroutine of
-// its own: see apart. The watch counts the call until f returns.
+// its own: see [panics.Apart]. The watch counts the call until f returns.
 func (in *incoming) asFunction(call *overdue.Call, name *string, f func() error) error {
 	return panics.Apart(func() error {
 		call.EnterFunction(name)

@@ -299,9 +299,10 @@ func (b *batch) on(via *sender) *sender {
 
 // release ends the use of the channels.
 func (b *batch) release() {
-	for _, s := range append(b.others, b.sender) {
+	for _, s := range b.others {
 		b.to.release(s)
 	}
+	b.to.release(b.sender)
 }
 
 var errNoDestination = errors.New("rabbitmq: the operation has no message, or neither a queue nor types")

@@ -128,11 +128,11 @@ func (w *writer) discard() {
 		return
 	}
 	for _, s := range w.statements {
-		_ = s.Close()
+		_ = s.Close() // of a connection that ends
 	}
 	clear(w.statements)
-	_ = w.conn.Raw(func(any) error { return driver.ErrBadConn })
-	_ = w.conn.Close()
+	_ = w.conn.Raw(func(any) error { return driver.ErrBadConn }) // the pool closes such a connection
+	_ = w.conn.Close()                                           // closed before, by the pool
 	w.conn = nil
 }
 
