@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/bits"
 	"strings"
 	"unicode/utf8"
 )
@@ -43,12 +44,8 @@ const hexDigits = "0123456789abcdef"
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	start := 0
-	for i := 0; i < len(s); {
+	for i := plainLen(s); i < len(s); i += plainLen(s[i:]) {
 		c := s[i]
-		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
-			i++
-			continue
-		}
 		if c >= utf8.RuneSelf {
 			r, size := utf8.DecodeRuneInString(s[i:])
 			if r == utf8.RuneError && size == 1 {
@@ -76,6 +73,26 @@ func appendString(b []byte, s string) []byte {
 		start = i
 	}
 	return append(append(b, s[start:]...), '"')
+}
+
+// plainLen returns the number of leading bytes of s that need no escape in JSON: ASCII without
+// control characters, quotes and backslashes. The first loop looks at eight bytes at once.
+func plainLen(s string) int {
+	const each, high = 0x0101010101010101, 0x8080808080808080
+	i := 0
+	for ; i+8 <= len(s); i += 8 {
+		x := uint64(s[i]) | uint64(s[i+1])<<8 | uint64(s[i+2])<<16 | uint64(s[i+3])<<24 |
+			uint64(s[i+4])<<32 | uint64(s[i+5])<<40 | uint64(s[i+6])<<48 | uint64(s[i+7])<<56
+		quote, backslash := x^(each*'"'), x^(each*'\\')
+		// The high bit of a byte is set if the byte is not plain, or perhaps behind such a byte.
+		if found := (x | (x-each*' ')&^x | (quote-each)&^quote | (backslash-each)&^backslash) & high; found != 0 {
+			return i + bits.TrailingZeros64(found)/8
+		}
+	}
+	for i < len(s) && s[i] >= ' ' && s[i] != '"' && s[i] != '\\' && s[i] < utf8.RuneSelf {
+		i++
+	}
+	return i
 }
 
 var errHeaderJSON = errors.New("headers: not a JSON object of strings")
@@ -157,8 +174,14 @@ func (p *parser) text() (string, bool) {
 	if p.rest == "" || p.rest[0] != '"' {
 		return "", false
 	}
+	first := 1 + plainLen(p.rest[1:])
+	if first < len(p.rest) && p.rest[first] == '"' {
+		s := p.rest[1:first]
+		p.rest = p.rest[first+1:]
+		return s, true
+	}
 	plain := true
-	for i := 1; i < len(p.rest); i++ {
+	for i := first; i < len(p.rest); i++ {
 		switch c := p.rest[i]; {
 		case c == '"':
 			token := p.rest[:i+1]
