@@ -114,11 +114,9 @@ func mayLeave(sql string) bool {
 			begins, comment = true, false
 		case !isWord(c): // a statement begins with its first word
 		case i > 0 && isWord(sql[i-1]):
-		case strings.IndexByte("surldpth", c|0x20) < 0:
-			begins = false
 		case begins && hasWord(sql[i:], "set"):
 			return true
-		case slices.ContainsFunc(telling, func(w string) bool { return hasWord(sql[i:], w) }):
+		case slices.ContainsFunc(telling[c], func(w string) bool { return hasWord(sql[i:], w) }):
 			return true
 		default:
 			begins = false
@@ -127,17 +125,26 @@ func mayLeave(sql string) bool {
 	return false
 }
 
-// telling are the words that note looks for, but for SET.
-var telling = []string{
+// telling are the words that note looks for, but for SET, by their first letter in either case.
+var telling = byLetter(
 	"reset", "listen", "unlisten", "deallocate", "discard", "load", "prepare", "temp", "temporary",
 	"hold", "pg_temp", "pg_advisory_lock", "pg_advisory_lock_shared", "pg_try_advisory_lock",
 	"pg_try_advisory_lock_shared", "set_config",
+)
+
+func byLetter(words ...string) (sorted [256][]string) {
+	for _, w := range words {
+		lower, upper := w[0], w[0]-'a'+'A'
+		sorted[lower], sorted[upper] = append(sorted[lower], w), append(sorted[upper], w)
+	}
+	return sorted
 }
 
 // hasWord reports whether sql begins with a word, in whatever case.
 func hasWord(sql, word string) bool {
 	n := len(word)
-	return len(sql) >= n && strings.EqualFold(sql[:n], word) && (len(sql) == n || !continues(sql[n]))
+	return len(sql) >= n && sql[0]|0x20 == word[0] && (len(sql) == n || !continues(sql[n])) &&
+		strings.EqualFold(sql[:n], word)
 }
 
 // continues reports whether c belongs to a word that has begun before.
