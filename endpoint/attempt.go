@@ -1,14 +1,17 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/pump"
@@ -16,57 +19,6 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
-
-// outcome is how an attempt ended.
-//
-//sumtype:decl
-type outcome interface{ isOutcome() }
-
-type (
-	// completed: the handlers succeeded, and the message is settled.
-	completed struct{}
-	// failed: recoverability decides. The message may be settled already, when a behavior failed
-	// afterwards.
-	failed struct{ err error }
-	// conflicted: the transaction lost a conflict, such as a deadlock, was refused while the
-	// database committed others, or contained a message to ServiceControl that had no queue.
-	// Nothing has happened.
-	conflicted struct{ err error }
-	// interrupted: the endpoint stops. The message has not failed.
-	interrupted struct{}
-	// throttled: attempts are limited, so that no retry is used up. The next attempt is made here
-	// if retry is set, else by whichever instance receives the message later.
-	throttled struct{ retry bool }
-	// busy: a queue that the message sends to takes no messages.
-	busy struct{ queue string }
-	// unstored: the database of the outbox or inbox does not answer, so that no retry is used up.
-	unstored struct{ err error }
-	// impeded: the handler or the commit found a full disk, and the database stores other messages,
-	// so that no retry is used up.
-	impeded struct{ err error }
-	// outstayed: the message waited for its keys for as long as the broker lets a message be held.
-	outstayed struct{}
-	// contended: the transaction lost conflicts at each attempt. The message returns to its queue
-	// with no retry used up.
-	contended struct{ err error }
-	// suspected: the process may crash over the message. It was not handled.
-	suspected struct{}
-	// leaseLost: the message is not, or no longer, this process's to settle.
-	leaseLost struct{}
-)
-
-func (completed) isOutcome()   {}
-func (failed) isOutcome()      {}
-func (conflicted) isOutcome()  {}
-func (interrupted) isOutcome() {}
-func (throttled) isOutcome()   {}
-func (busy) isOutcome()        {}
-func (unstored) isOutcome()    {}
-func (impeded) isOutcome()     {}
-func (outstayed) isOutcome()   {}
-func (contended) isOutcome()   {}
-func (suspected) isOutcome()   {}
-func (leaseLost) isOutcome()   {}
 
 // attempt is one attempt at a message: received, decoded, handled and settled.
 type attempt struct {
@@ -115,12 +67,6 @@ func (in *incoming) newAttempt() *attempt {
 
 // run makes the attempt.
 func (a *attempt) run(ctx context.Context) outcome {
-	if out := a.admit(ctx); out != nil {
-		return out
-	}
-	if a.e.cfg.AuditQueue != "" {
-		a.startedAt = time.Now()
-	}
 	out, err := a.handle(ctx)
 	if err != nil {
 		return a.fail(ctx, err)
@@ -129,37 +75,15 @@ func (a *attempt) run(ctx context.Context) outcome {
 	return out
 }
 
-// handle runs the message through its handlers, sends their operations and completes the message.
-// After an error the message is unsettled, unless a behavior failed last.
+// handle runs the message through its handlers, sends their operations and completes the message,
+// unless a guard has an outcome. After an error the message is unsettled, unless a behavior failed
+// last.
 func (a *attempt) handle(ctx context.Context) (out outcome, err error) {
 	defer panics.Catch(&err)
-	if a.e.cfg.Transactions == None && !a.settlement.completeFirst(ctx) {
-		return leaseLost{}, nil
-	}
-	if reason := a.receive.Message.Undecodable; reason != nil {
-		return nil, recoverability.Unrecoverable(&undecodableError{fmt.Errorf("undecodable message: %w", reason)})
-	}
-	if a.exclusive == nil {
-		a.live.slow.Received(a.receive.Attempt.N)
-	}
-	if err := a.live.outbox.overfull(); err != nil {
-		return nil, a.session.storeFailed(err)
-	}
-	if inbox := a.live.inbox; inbox != nil {
-		handled, err := inbox.recognize(ctx, a)
-		if err != nil {
-			return nil, err
+	for _, g := range a.road.attempt {
+		if out, err := g(ctx, a); out != nil || err != nil {
+			return out, err
 		}
-		if handled { // also before quarantine: a message that was handled must not move there
-			a.completeAgain(ctx)
-			return completed{}, nil
-		}
-	}
-	if a.suspect() {
-		return suspected{}, nil
-	}
-	if a.exclusive != nil && a.exclusive.parked {
-		return nil, a.exclusive.crashLoop()
 	}
 	if err := a.runStages(ctx); err != nil {
 		return nil, err
@@ -176,7 +100,7 @@ func (a *attempt) handle(ctx context.Context) (out outcome, err error) {
 	if err := a.complete(ctx, ops); err != nil {
 		return nil, err
 	}
-	return completed{}, nil
+	return done{}, nil
 }
 
 // runStages runs the message through its behaviors and handlers.
@@ -258,15 +182,7 @@ func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error 
 	} else if dispatcher, ok := live.conn.(transport.TxDispatcher); ok {
 		d.Receipts, err = dispatcher.DispatchIn(ctx, d.Tx, d.Operations)
 	}
-	return onlyError(err)
-}
-
-// onlyError returns the error of the operation where a dispatch of one has failed.
-func onlyError(err error) error {
-	if failed, ok := errors.AsType[*transport.DispatchError](err); ok && failed.Total == 1 {
-		return failed.Ops[0].Err
-	}
-	return err
+	return copies.Single(err)
 }
 
 // fail returns the outcome of an attempt that ended with err. It rolls the transaction back, and
@@ -279,10 +195,10 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 		switch {
 		case a.conflicts.n < maxConflicts && (!alone || !timedOut(err)):
 			a.settlement.rollback(ctx, &a.session)
-			return conflicted{err}
+			return a.afterConflict(ctx, err)
 		case isConflict(err) && !a.settlement.completedFirst():
 			a.settlement.rollback(ctx, &a.session)
-			return contended{err}
+			return a.contended(ctx, err)
 		case !alone && a.breaksAlone(ctx, err):
 			err = &brokenError{errtree.Mark{Err: err}}
 			alone = true
@@ -294,30 +210,30 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 	}
 	_, tx := a.session.end()
 	a.settlement.rollback(ctx, &a.session)
-	if a.keyed.ended != nil {
-		if out := a.interrupted(ctx, pump.ErrStopping); out != nil {
-			return out
-		}
-		return a.keyed.ended
+	if by := a.keyed.ended; by != nil {
+		return cmp.Or(a.interrupted(ctx, pump.ErrStopping), outcome(back{by}))
 	}
 	if queue := a.settlement.busyQueue(); queue != "" && ctx.Err() == nil {
-		return busy{queue}
+		return back{behind{queue}}
 	}
 	if alone {
 		err = loneError(err)
 	} else if down := a.storeAway(ctx, tx, err); down != nil && ctx.Err() == nil {
 		if a.isImpeded(ctx, tx, down) {
-			return impeded{err}
+			return a.impeded(ctx, err)
 		}
-		return unstored{down}
+		return a.afterOutage(ctx, down)
 	}
 	if out := a.interrupted(ctx, err); out != nil {
 		return out
 	}
-	if a.throttle(ctx, err) {
-		return throttled{retry: a.throttling.turn.Tries <= retriesInPlace}
+	if !a.throttle(ctx, err) {
+		return failed{err}
 	}
-	return failed{err}
+	if a.throttling.turn.Tries <= retriesInPlace {
+		return again{}
+	}
+	return back{throttled{}}
 }
 
 // repeatable reports whether the transaction of an attempt that failed with err may succeed when it
@@ -352,11 +268,9 @@ func (a *attempt) interrupted(ctx context.Context, err error) outcome {
 	switch cause := context.Cause(ctx); {
 	case cause == nil || a.settlement.completedFirst():
 		return nil
-	case errors.Is(cause, transport.ErrLeaseLost):
-		a.settlement.lose(ctx, cause)
-		return leaseLost{}
-	case errors.Is(cause, pump.ErrStopping) && (isCanceled(err) || isStopping(err)):
-		return interrupted{}
+	case errors.Is(cause, transport.ErrLeaseLost),
+		errors.Is(cause, pump.ErrStopping) && (isCanceled(err) || isStopping(err)):
+		return a.cutShort(ctx)
 	}
 	return nil
 }
@@ -364,3 +278,67 @@ func (a *attempt) interrupted(ctx context.Context, err error) outcome {
 // isCanceled and isStopping match the errors of a handler that ended because its context did. The
 // error is the user's, and may be any: it may wrap itself.
 var isCanceled, isStopping = recoverability.Is(context.Canceled), recoverability.Is(pump.ErrStopping)
+
+// enterLimit waits until the type's limiter, if there is one, admits the message. A behavior may
+// have the message decoded again, after which it may be of another type.
+func (a *attempt) enterLimit(ctx context.Context, l *typelimit.Limiter) error {
+	if l == nil || a.limiter == l {
+		return nil
+	}
+	a.leaveLimit()
+	if err := l.Enter(ctx, a.slot); err != nil {
+		return err
+	}
+	a.limiter = l
+	return nil
+}
+
+// leaveLimit admits the next message, before the slot is freed for it.
+func (a *attempt) leaveLimit() {
+	if a.limiter != nil {
+		a.limiter.Leave()
+		a.limiter = nil
+	}
+}
+
+// maxConflicts bounds the attempts at one delivery whose transaction lost a conflict.
+const maxConflicts = 10
+
+// conflicts counts them. Lost conflicts use up no retry.
+type conflicts struct {
+	n     int
+	pause backoff.Backoff // jittered, so that two transactions that met do not meet again
+}
+
+// afterConflict returns the outcome of an attempt whose transaction was rolled back because of err.
+func (in *incoming) afterConflict(ctx context.Context, err error) outcome {
+	c := &in.conflicts
+	if c.n++; c.n == 1 {
+		c.pause = backoff.Backoff{Min: 5 * time.Millisecond, Max: 200 * time.Millisecond}
+	}
+	in.log().InfoContext(ctx, "a transaction could not be completed: the attempt is repeated",
+		slog.String("message", in.logID()), slog.Int("repeats", c.n), slog.Any("error", err))
+	return again{&wait{after: c.pause.Next(), keeps: keepsSlot}}
+}
+
+// contended returns the outcome of a message whose transaction lost conflicts at each attempt.
+func (in *incoming) contended(ctx context.Context, err error) outcome {
+	in.slot.Free()
+	in.log().WarnContext(ctx, "a transaction lost conflicts at each attempt: the message returns to its queue, without a retry used up",
+		slog.String("message", in.logID()), slog.Int("attempts", in.conflicts.n+1), slog.Any("error", err))
+	return back{untouched{in.conflicts.pause.Next()}}
+}
+
+// isConflict reports whether err wraps [transport.ErrConflict]. It is the user's, and may wrap
+// itself.
+var isConflict = recoverability.Is(transport.ErrConflict)
+
+// conflict reports whether err says that the transaction of s lost a conflict.
+func conflict(s *Session, err error) bool {
+	if isConflict(err) {
+		return true
+	}
+	_, tx := s.end()
+	detector, ok := tx.(transport.ConflictDetector)
+	return ok && detector.Conflict(err)
+}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/transport"
@@ -36,7 +37,7 @@ func (in *incoming) completeProcessed(
 		case notice != nil && noQueueFor(err, len(ops)):
 			in.noticeFailed(ctx, notice, err)
 			notice = nil
-		case audited != nil && in.auditRefused(errorOf(err, len(all)-1)):
+		case audited != nil && in.auditRefused(copies.ErrorOf(err, len(all)-1)):
 		case err == nil && audited != nil:
 			in.reportAudit(ctx)
 			return nil
@@ -76,7 +77,7 @@ func (in *incoming) completeInOrder(
 	for {
 		err := in.settlement.complete(ctx, nil, []transport.Operation{audited.auditCopy(notice != nil)})
 		switch {
-		case in.auditRefused(errorOf(err, 0)):
+		case in.auditRefused(copies.ErrorOf(err, 0)):
 		case err == nil:
 			in.reportAudit(ctx)
 			return nil

@@ -27,89 +27,53 @@ type throttling struct {
 	until time.Time // until when the message may wait here; zero is for ever
 }
 
-// newThrottling returns the message's part in the rate limit that applies to it, if any.
-func (in *incoming) newThrottling() throttling {
-	t := throttling{in: in, limit: in.e.limits.Of(func() string {
+// joinLimit is a guard. It sets the message's part in the rate limit that applies to the message, if
+// there is one, and the time until which the message may wait.
+func joinLimit(_ context.Context, in *incoming) outcome {
+	t := &in.throttling
+	t.in, t.limit = in, in.e.limits.Of(func() string {
 		if t, _ := in.e.types.named(in.original.Headers.Get(header.EnclosedMessageTypes)); t != nil {
 			return t.name
 		}
 		return "" // not registered
-	})}
+	})
 	if most := in.live.limits.MaxHold; most > 0 {
 		t.until = time.Now().Add(most/2 - in.slot.Age())
-	}
-	return t
-}
-
-// admit waits, without a slot, until an attempt is allowed. It returns nil then, and otherwise the
-// outcome of the attempt that is not made.
-func (a *attempt) admit(ctx context.Context) outcome {
-	t := &a.throttling
-	if t.limit == nil {
-		return nil
-	}
-	waited := t.turn.Tries > 0
-	for {
-		wait, changed := t.limit.Wait(&t.turn, time.Now())
-		if wait == 0 {
-			break
-		}
-		if wait == throttle.Blocked && t.limit.Type != "" && t.deferrable() {
-			return throttled{} // so that messages of other types, which are behind it, are attempted
-		}
-		waited = true
-		a.giveUpKeys() // the message whose turn it is may need them
-		a.slot.Free()
-		if a.waitFor(ctx, wait, changed) {
-			continue
-		}
-		if out := a.stopped(ctx); out != nil {
-			return out
-		}
-		return throttled{}
-	}
-	if waited && a.slot.Regain(ctx) != nil {
-		return a.stopped(ctx)
 	}
 	return nil
 }
 
-// waitFor waits for d, or for a change. It reports false when there is no more time: the endpoint
-// stops, the lease is lost, or the broker is about to redeliver the message.
-func (a *attempt) waitFor(ctx context.Context, d time.Duration, changed <-chan struct{}) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	var late <-chan time.Time
-	if until := a.throttling.until; !until.IsZero() {
-		end := time.NewTimer(time.Until(until))
-		defer end.Stop()
-		late = end.C
-	}
-	select {
-	case <-timer.C:
-		return true
-	case <-changed:
-		return true
-	case <-late:
-	case <-a.slot.Stopping():
-	case <-ctx.Done():
-	}
-	return false
-}
-
-// stopped returns the outcome of a message that waits when the endpoint stops or its lease is lost;
-// nil before.
-func (a *attempt) stopped(ctx context.Context) outcome {
-	select {
-	case <-ctx.Done():
-	case <-a.slot.Stopping():
-	default:
+// await waits, without a slot, until an attempt is allowed. It returns nil then, and otherwise the
+// outcome of the message. The message waits here however often the answer of the limit changes: no
+// attempt is made for that.
+func (t *throttling) await(ctx context.Context) outcome {
+	if t.limit == nil {
 		return nil
 	}
-	if out := a.interrupted(ctx, context.Cause(ctx)); out != nil {
-		return out
+	in, waited := t.in, t.turn.Tries > 0
+	for {
+		d, changed := t.limit.Wait(&t.turn, time.Now())
+		if d == 0 {
+			break
+		}
+		if d == throttle.Blocked && t.limit.Type != "" && t.deferrable() {
+			return back{throttled{}} // so that messages of other types, which are behind it, are attempted
+		}
+		waited = true
+		in.giveUpKeys() // the message whose turn it is may need them
+		in.slot.Free()
+		switch in.await(ctx, d, changed) {
+		case happened:
+		case late:
+			return back{throttled{}}
+		case stopping, canceled:
+			return in.cutShort(ctx)
+		}
 	}
-	return interrupted{}
+	if waited && in.slot.Regain(ctx) != nil {
+		return in.cutShort(ctx)
+	}
+	return nil
 }
 
 // throttle records a failure. It reports whether attempts are limited, so that the failure uses up
@@ -191,18 +155,19 @@ func (t *throttling) deferrable() bool { return t.in.live.limits.MaxDelay > 0 }
 // postpone returns the message to its queue with no retry used up: for later, as a copy, where the
 // transport has delays. Else it is released, which counts as an attempt where releases are not
 // free.
-func (t *throttling) postpone(ctx context.Context) {
+func (t *throttling) postpone(ctx context.Context) outcome {
 	in := t.in
 	if !t.deferrable() {
 		in.e.failures.SetThrottled(in.failureKey(), t.all())
 		in.settlement.release(ctx)
-		return
+		return over{}
 	}
-	t.copyFor(ctx, t.limit.Deferral(time.Now()))
+	return t.copyFor(ctx, t.limit.Deferral(time.Now()))
 }
 
 // copyFor completes the message with a copy of it that is due after a while, with no retry used up.
-func (t *throttling) copyFor(ctx context.Context, after time.Duration) {
+// If the copy is refused, the outcome is another one.
+func (t *throttling) copyFor(ctx context.Context, after time.Duration) outcome {
 	in := t.in
 	after = min(after, in.live.limits.MaxDelay)
 	headers := fault.DeferHeaders(in.original.Headers, t.usedRetries(), t.all())
@@ -210,17 +175,16 @@ func (t *throttling) copyFor(ctx context.Context, after time.Duration) {
 	switch {
 	case err == nil:
 	case copies.OfMessage(err):
-		in.moveRefused(ctx, &copyError{"the message could not be postponed", err})
-		return
+		return in.moveRefused(ctx, &copyError{"the message could not be postponed", err})
 	default:
-		in.requeue(ctx, in.keep(ctx, err))
-		return
+		return back{in.keep(ctx, err)}
 	}
 	if !in.settlement.lostLease() {
 		in.e.failures.Forget(in.failureKey()) // the copy carries them
 	}
 	in.log().DebugContext(ctx, "a message is postponed, without a retry used up",
 		slog.String("message", in.logID()), slog.Duration("after", after))
+	return over{}
 }
 
 // usedRetries returns how many immediate retries of this cycle the message has used up, as far as

@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -66,7 +65,7 @@ type copyError struct {
 	err   error
 }
 
-func (e *copyError) Error() string { return fmt.Sprintf("%s: %v", e.doing, onlyError(e.err)) }
+func (e *copyError) Error() string { return fmt.Sprintf("%s: %v", e.doing, copies.Single(e.err)) }
 func (e *copyError) Unwrap() error { return e.err }
 
 // FaultClass returns the class of the fault in the error queue.
@@ -74,29 +73,9 @@ func (e *copyError) FaultClass() string { return "undeliverable" }
 
 // moveRefused moves a message to the error queue, because a copy of it was refused for its content.
 // If the error queue refuses the message too, the message waits for the queue, or is requeued.
-func (in *incoming) moveRefused(ctx context.Context, failure *copyError) {
+func (in *incoming) moveRefused(ctx context.Context, failure *copyError) outcome {
 	in.logError(ctx, slog.LevelError, "a copy of a message was refused: moving the message to the error queue", failure)
 	in.slot.Free()
 	r, rec := in.newAttempt().burial(ctx, in.queue, failure)
-	in.settleBy(ctx, r.end(ctx, rec, r.conclude(ctx, rec)))
-}
-
-// errorOf returns the error of operation i of a dispatch that failed with err; nil if the dispatch
-// failed because of others.
-func errorOf(err error, i int) error {
-	refusal, ok := errors.AsType[*transport.DispatchError](err)
-	if !ok {
-		return err
-	}
-	for _, op := range refusal.Ops {
-		if op.Index == i {
-			return op.Err
-		}
-	}
-	return nil
-}
-
-// permanent reports whether a refusal does not pass by itself soon.
-func permanent(err error) bool {
-	return errors.Is(err, transport.ErrNoQueue) || errors.Is(err, transport.ErrTooLarge) || errors.Is(err, transport.ErrContent)
+	return in.recovered(ctx, r.end(ctx, rec, r.conclude(ctx, rec)))
 }

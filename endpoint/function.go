@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"context"
 	"fmt"
 	"maps"
 
@@ -46,12 +47,12 @@ func (in *incoming) observe(call *overdue.Call) {
 	}
 }
 
-// translate has the function of the driver's user change the message. If the function fails, the
-// message cannot be decoded.
-func (in *incoming) translate() {
+// translate is a guard. It has the function of the driver's user change the message. If the function
+// fails, the message cannot be decoded.
+func translate(_ context.Context, in *incoming) outcome {
 	f := in.live.translate
-	if f == nil || in.delivery.Message().Undecodable != nil {
-		return
+	if in.delivery.Message().Undecodable != nil {
+		return nil
 	}
 	m := sharedCopy(in.delivery.Message())
 	m.Native = maps.Clone(m.Native)
@@ -66,4 +67,5 @@ func (in *incoming) translate() {
 		m.Undecodable = fmt.Errorf("%s: %w", nameTranslate, err)
 	}
 	in.original, in.id = originalOf(m)
+	return nil
 }

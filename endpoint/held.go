@@ -39,8 +39,8 @@ func (r *recovery) canWait(err error) bool {
 	if _, line := errors.AsType[*lineError](err); line {
 		return true
 	}
-	_, stranded := errors.AsType[*strandedError](err)
-	return (refused(err) || unanswered(err)) && !stranded && !copies.OfMessage(errorOf(err, len(r.move.sent)))
+	_, stranded := errors.AsType[*copies.StrandedError](err)
+	return (copies.Refused(err) || copies.Unanswered(err)) && !stranded && !copies.OfMessage(copies.ErrorOf(err, len(r.move.sent)))
 }
 
 // isHeldable reports whether the message may wait and can be moved later: a transaction cannot be
@@ -171,7 +171,7 @@ func (x *execution) leave(ctx context.Context) {
 			return
 		case x.settlement.over():
 			return
-		case unanswered(err):
+		case copies.Unanswered(err):
 			x.live.exits.NoAnswer(exit.Queue)
 		}
 	}
@@ -200,29 +200,6 @@ func (x *execution) leaveTo(ctx context.Context, exit transport.Operation) (err 
 			}
 		}
 	})
-}
-
-// decided moves a message that was held before to the error queue, without a handler. If the
-// message was not held, decided does nothing and returns false.
-func (in *incoming) decided(ctx context.Context) bool {
-	queue, ok := in.delivery.Message().Headers.Lookup(header.HoldfastFaultDecided)
-	if !ok {
-		return false
-	}
-	in.slot.Free()
-	in.settleBy(ctx, in.newAttempt().moveDecided(ctx, queue))
-	return true
-}
-
-// settleBy ends the processing of a message by the result of its move to an error queue.
-func (in *incoming) settleBy(ctx context.Context, res result) {
-	switch res := res.(type) {
-	case waits:
-		in.hold(ctx, res)
-	case stuck:
-		in.requeue(ctx, res)
-	case recovered, retrying:
-	}
 }
 
 // moveDecided moves the message with the fault headers that it has. The policy and

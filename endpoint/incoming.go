@@ -28,6 +28,7 @@ type incoming struct {
 	delivery transport.Delivery
 	slot     *pump.Slot
 	queue    string
+	road     *road // its guards; nil in the driver's own queues
 	id       string
 	original *transport.Message // as received, without the headers of the quarantine; never changed
 

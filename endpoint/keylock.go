@@ -27,7 +27,7 @@ type keyed struct {
 	arrivals *keylock.Arrivals // nil in quarantine, where messages are handled one at a time
 	lock     *keylock.Lock     // nil: no keys are held
 	waited   time.Duration     // in all
-	ended    outcome           // of an attempt whose wait has ended without the keys
+	ended    way               // how the message returns if its wait has ended without the keys
 }
 
 // checkKey returns why the key that a function of the user's has returned is none.
@@ -43,11 +43,14 @@ func checkKey(key string) error {
 	return nil
 }
 
-// hasKeys reports whether a handler of the message has a key, by the headers that the message
-// arrived with.
-func (in *incoming) hasKeys() bool {
+// passKeys is a guard. If no handler of the message has a key, by the headers that the message arrived
+// with, the messages behind it may take their keys.
+func passKeys(_ context.Context, in *incoming) outcome {
 	_, calls := in.e.types.named(in.original.Headers.Get(header.EnclosedMessageTypes))
-	return slices.ContainsFunc(calls, func(c call) bool { return c.key != nil })
+	if !slices.ContainsFunc(calls, func(c call) bool { return c.key != nil }) {
+		in.keyed.arrivals.Pass(in.slot)
+	}
+	return nil
 }
 
 // lockKeys waits, without a slot, until the message has the keys that its handlers name. A behavior
@@ -108,29 +111,21 @@ func (a *attempt) findKeys(r *pipeline.Receive, value any) (keys []keylock.Key, 
 // message has no more time: the endpoint stops, the lease is lost, or the broker is about to
 // redeliver the message.
 func (a *attempt) awaitKeys(ctx context.Context, granted <-chan struct{}) error {
-	stopping, late := a.slot.Stopping(), (<-chan time.Time)(nil)
-	if a.settlement.completedFirst() { // it cannot return to its queue
-		stopping = nil
-	} else if until := a.throttling.until; !until.IsZero() {
-		end := time.NewTimer(time.Until(until))
-		defer end.Stop()
-		late = end.C
-	}
-	select {
-	case <-granted:
+	switch a.await(ctx, forever, granted) {
+	case happened:
 		return nil
-	case <-ctx.Done():
-		if !a.settlement.completedFirst() {
-			a.keyed.ended = interrupted{}
-		}
-		return context.Cause(ctx)
-	case <-stopping:
-		a.keyed.ended = interrupted{}
-		return pump.ErrStopping
-	case <-late:
-		a.keyed.ended = outstayed{}
+	case late:
+		a.keyed.ended = untouched{outstayedPause}
 		return errOutstayed
+	case stopping:
+		a.keyed.ended = released{}
+		return pump.ErrStopping
+	case canceled:
+		if !a.settlement.completedFirst() {
+			a.keyed.ended = released{}
+		}
 	}
+	return context.Cause(ctx)
 }
 
 // outstayedPause is the time after which a message that waited for too long is due again, where it

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/envelope"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -345,7 +346,7 @@ func (b *relayBatch) completeSent(ctx context.Context) (left bool) {
 	for i, err := range errs {
 		switch {
 		case err == nil || errors.Is(err, transport.ErrLeaseLost):
-		case unanswered(err) || errors.Is(err, transport.ErrDenied):
+		case copies.Unanswered(err) || errors.Is(err, transport.ErrDenied):
 			kept[done[i]], failing = true, err
 		default:
 			b.relay.live.e.cfg.Logger.WarnContext(ctx, "messages of the outbox were sent, and could not be removed from it: "+

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -213,7 +214,7 @@ func (r *relay) kindOf(ctx context.Context, c *relayCall, err error) (kind desti
 	switch {
 	case busy:
 		return destination.Busy, true
-	case !unanswered(err):
+	case !copies.Unanswered(err):
 		return destination.Well, true
 	case c.expired && (!errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrOutcomeUnknown)):
 		return destination.Silent, true

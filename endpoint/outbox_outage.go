@@ -276,44 +276,60 @@ func recordsAway(failure error) error {
 	return nil
 }
 
-// awaitOutbox waits, without a slot, until the database of the outbox answers. It reports whether
-// another attempt follows; if not, the message is settled or left to the broker.
-func (in *incoming) awaitOutbox(ctx context.Context, a *attempt, err error) (again bool) {
-	in.slot.Free()
-	return in.waitOut(ctx, a, never, in.live.outage.began(ctx, err))
+// afterOutage returns the outcome of an attempt that found that the database of the outbox or inbox
+// is down: the message waits, without a slot, until the database answers.
+func (in *incoming) afterOutage(ctx context.Context, down error) outcome {
+	return again{&wait{
+		after: forever, event: in.live.outage.began(ctx, down), keeps: keepsKeys, late: untouched{outageMax},
+	}}
 }
 
-// waitOut waits for d, or until over is closed. Its result is that of awaitOutbox.
-func (in *incoming) waitOut(ctx context.Context, a *attempt, d time.Duration, over <-chan struct{}) (again bool) {
-	select {
-	case <-over:
-	default:
-		if !a.waitFor(ctx, d, over) {
-			if out := a.stopped(ctx); out != nil {
-				return in.act(ctx, a, out)
-			}
-			in.putBack(ctx, outageMax)
-			return false
-		}
-	}
-	if in.slot.Regain(ctx) != nil {
-		if out := a.stopped(ctx); out != nil {
-			return in.act(ctx, a, out)
-		}
-		return in.act(ctx, a, interrupted{})
-	}
-	return true
+// maxImpeded is the time after which a message fails that finds a full disk at each attempt, while
+// the database stores other messages.
+const maxImpeded = 10 * time.Minute
+
+// impediment is the time in which the attempts at one delivery find a full disk, and the database
+// stores other messages: the disk of one tablespace is full, or a query of the handler fills the
+// disk by itself. The message waits, and no other one does.
+type impediment struct {
+	since time.Time // zero: there was none
+	pause backoff.Backoff
 }
 
-// putBack returns a message to its queue. That uses up no attempt: where a release would, the
-// message returns as a copy, which is due after a while.
-func (in *incoming) putBack(ctx context.Context, after time.Duration) {
-	if in.exclusive != nil || in.live.limits.FreeRelease || !in.throttling.deferrable() {
-		in.settlement.release(ctx)
-		return
+// isImpeded reports whether an attempt has failed because of a full disk or the like, and the
+// database stores something nevertheless.
+func (a *attempt) isImpeded(ctx context.Context, tx transport.Tx, down error) bool {
+	d, ok := tx.(transport.OutageDetector)
+	if !ok {
+		return false
 	}
-	in.throttling.copyFor(ctx, after)
+	if _, known := a.live.outage.failing(); known != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, outageProbe)
+	defer cancel()
+	return d.Outage(ctx, down) && a.live.stores(ctx) == nil
 }
 
-// never is longer than any wait.
-const never = 100 * 365 * 24 * time.Hour
+// impeded returns the outcome of an attempt at an impeded message: the message waits, without a slot.
+// When the message has waited for long, it fails.
+func (in *incoming) impeded(ctx context.Context, err error) outcome {
+	p := &in.impediment
+	if p.since.IsZero() {
+		p.since, p.pause = time.Now(), backoff.Backoff{Min: outageMin, Max: outageMax}
+		in.log().WarnContext(ctx, "a message finds that the database is full, and the database stores "+
+			"others: the message waits without using up a retry", slog.String("message", in.logID()),
+			slog.Duration("at_most", maxImpeded), slog.Any("error", err))
+	} else if time.Since(p.since) >= maxImpeded {
+		return failed{&impededError{errtree.Mark{Err: err}}}
+	}
+	return again{&wait{after: p.pause.Next(), late: untouched{outageMax}}}
+}
+
+// impededError is the failure of a message that was impeded for long.
+type impededError struct{ errtree.Mark }
+
+func (e *impededError) Error() string {
+	return fmt.Sprintf("the database stores other messages, and not this one for %v: %v", maxImpeded,
+		e.Mark.Error())
+}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -21,8 +22,8 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 	if missing { // further messages for it fail before their commit
 		r.outbox.destinations.expect(op.Queue, 0)
 	}
-	final := permanent(err)
-	if own.waits = forBroker; unanswered(err) {
+	final := copies.Permanent(err)
+	if own.waits = forBroker; copies.Unanswered(err) {
 		if r.book().Unwell(destinationOf(op)) {
 			own.waits = forDestination
 		}
@@ -47,10 +48,10 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 		return false
 	}
 	if moved := r.toErrorQueue(ctx, op, err, yield); moved != nil {
-		if !unanswered(moved) {
+		if !copies.Unanswered(moved) {
 			r.refusedRows.add(op, moved)
 		}
-		if !unanswered(moved) || r.book().Unwell(r.live.recoverability.ErrorQueue) {
+		if !copies.Unanswered(moved) || r.book().Unwell(r.live.recoverability.ErrorQueue) {
 			own.waits = forErrorQueue
 		}
 		if errors.Is(moved, errWaits) {
@@ -133,7 +134,7 @@ func (r *refusedRows) refusal() error {
 // mayBeFull reports whether the destination of an operation that failed with err is full: then the
 // message waits for it. Audit copies and notices to ServiceControl do not wait.
 func (r *relay) mayBeFull(op *transport.Operation, err error) bool {
-	return errors.Is(err, transport.ErrFull) && !unanswered(err) && r.live.e.cfg.OutboxRefusedFor > 0 &&
+	return errors.Is(err, transport.ErrFull) && !copies.Unanswered(err) && r.live.e.cfg.OutboxRefusedFor > 0 &&
 		op.Message.Headers.Get(header.ControlMessage) == "" && !r.isAudit([]transport.Operation{*op})
 }
 
@@ -174,7 +175,7 @@ func (r *relay) toErrorQueue(ctx context.Context, op *transport.Operation, cause
 	}
 	refused := l.refusedCopyOf(op.Message, destination, &unsentError{op.Queue, cause}, "outbox")
 	err := refused.toErrorQueue(func(moved transport.Operation) error {
-		return onlyError(r.sendAlone(ctx, moved, yield))
+		return copies.Single(r.sendAlone(ctx, moved, yield))
 	})
 	if err != nil {
 		return fmt.Errorf("error queue %q: %w", refused.queue(), err)

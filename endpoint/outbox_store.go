@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/envelope"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
@@ -60,7 +61,7 @@ func (o *outbox) commit(ctx context.Context, s *Session, tx transport.Tx, ops, o
 // send stores ops that belong to no message: in the caller's transaction tx, unless that is nil.
 func (o *outbox) send(ctx context.Context, tx any, ops []transport.Operation) error {
 	if err := o.destinations.check(ctx, ops); err != nil {
-		return onlyError(err)
+		return copies.Single(err)
 	}
 	stored, err := o.stored(ops)
 	if err != nil {
@@ -77,7 +78,7 @@ func (o *outbox) dispatch(ctx context.Context, tx any, rows []transport.Operatio
 		_, err = o.conn.(transport.TxDispatcher).DispatchIn(ctx, tx, rows) //nolint:errcheck // joins has seen that it is one
 	}
 	if err != nil {
-		return fmt.Errorf("store in outbox %q: %w", o.queue, onlyError(err))
+		return fmt.Errorf("store in outbox %q: %w", o.queue, copies.Single(err))
 	}
 	return nil
 }

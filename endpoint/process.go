@@ -19,51 +19,65 @@ func (l *live) handle(queue string) handleFunc {
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 		in := l.newIncoming(d, slot, queue)
 		in.keyed.arrivals = arrivals
-		if l.translate != nil {
-			l.slow.Received(d.Attempt().N) // before a function that may hang
-		}
-		in.translate()
-		if arrivals != nil && !in.hasKeys() {
-			arrivals.Pass(slot)
-		}
-		if in.relayed(ctx) {
-			in.giveUpKeys()
-			return
-		}
-		if in.mayWait = true; in.decided(ctx) {
-			in.giveUpKeys()
-			return
-		}
-		in.throttling = in.newThrottling()
-		in.process(ctx)
+		in.process(ctx, &l.roads.ordinary)
 	}
 }
 
 // handleExclusively processes a delivery from the quarantine. No other message is processed
 // meanwhile.
-func (l *live) handleExclusively(ctx context.Context, d transport.Delivery, slot *pump.Slot, stuck func()) {
+func (l *live) handleExclusively(
+	ctx context.Context, d transport.Delivery, slot *pump.Slot, stuck func(),
+) {
 	in := l.newIncoming(d, slot, l.names.of(l.e.cfg.Name))
-	in.translate()
-	if in.relayed(ctx) || in.decided(ctx) {
-		return
-	}
-	in.exclusive = in.leaveQuarantine()
 	defer func() { // also when a handler calls runtime.Goexit
-		if in.exclusive.stuck {
+		if in.exclusive != nil && in.exclusive.stuck {
 			stuck()
 		}
 	}()
-	in.process(ctx)
+	in.process(ctx, &l.roads.quarantine)
 }
 
-// process makes attempts at the message until it is settled, or left to the broker to deliver
-// again.
-func (in *incoming) process(ctx context.Context) {
+// process makes attempts at the message, as far as the guards of the road let it, until the message
+// is settled, or left to the broker to deliver again.
+func (in *incoming) process(ctx context.Context, r *road) {
 	defer in.throttling.pass()
 	defer in.giveUpKeys()
+	if in.road = r; in.arrive(ctx, r.arrival) {
+		in.repeat(ctx)
+	}
+}
+
+// arrive asks the guards of arrival. It reports whether the message goes on. If not, the processing
+// has ended.
+func (in *incoming) arrive(ctx context.Context, guards []arrivalGuard) bool {
+	for _, g := range guards {
+		if out := g(ctx, in); out != nil {
+			in.end(ctx, out)
+			return false
+		}
+	}
+	return true
+}
+
+// repeat makes attempts until the message needs no further one.
+func (in *incoming) repeat(ctx context.Context) {
 	for again := true; again; {
+		if out := in.admit(ctx); out != nil {
+			in.end(ctx, out)
+			return
+		}
 		again = in.step(ctx, in.newAttempt())
 	}
+}
+
+// admit asks the guards of admission.
+func (in *incoming) admit(ctx context.Context) outcome {
+	for _, g := range in.road.admission {
+		if out := g(ctx, in); out != nil {
+			return out
+		}
+	}
+	return nil
 }
 
 // step makes one attempt and acts on its outcome. It reports whether another attempt follows. A
@@ -73,7 +87,7 @@ func (in *incoming) step(ctx context.Context, a *attempt) bool {
 	returned := false
 	defer func() {
 		if !returned && in.act(ctx, a, a.fail(ctx, panics.ErrGoexit)) {
-			in.process(ctx)
+			in.repeat(ctx)
 		}
 	}()
 	out := a.run(ctx)
@@ -82,54 +96,81 @@ func (in *incoming) step(ctx context.Context, a *attempt) bool {
 }
 
 // act does what the outcome of an attempt asks for. It reports whether another attempt follows.
-func (in *incoming) act(ctx context.Context, a *attempt, out outcome) (again bool) {
-	switch out := out.(type) {
-	case completed:
-		in.succeeded(ctx)
-	case leaseLost:
-	case suspected:
-		return !in.quarantine(ctx)
-	case conflicted:
-		return in.pauseAfterConflict(ctx, out.err)
-	case throttled:
-		if out.retry {
+func (in *incoming) act(ctx context.Context, a *attempt, out outcome) (next bool) {
+	if f, ok := out.(failed); ok {
+		out = in.recover(ctx, a, f.err)
+	}
+	if w, ok := out.(again); ok {
+		if out = in.pause(ctx, w.after); out == nil {
 			return true
 		}
-		in.throttling.postpone(ctx)
-	case busy:
-		in.settlement.postpone(ctx, out.queue)
-	case outstayed:
-		in.putBack(ctx, outstayedPause)
-	case contended:
-		in.putBackContended(ctx, out.err)
-	case unstored:
-		return in.awaitOutbox(ctx, a, out.err)
-	case impeded:
-		return in.awaitRoom(ctx, a, out.err)
-	case interrupted:
-		in.settlement.release(ctx)
-	case failed:
-		return in.recover(ctx, a, out.err)
 	}
+	in.end(ctx, out)
 	return false
 }
 
-// recover has recoverability decide about a message that failed. One that it can neither settle nor
-// move returns to its queue after a pause. It reports whether another attempt follows.
-func (in *incoming) recover(ctx context.Context, a *attempt, err error) (again bool) {
+// recover has recoverability decide about a message that failed.
+func (in *incoming) recover(ctx context.Context, a *attempt, err error) outcome {
 	if in.settlement.over() {
 		in.logError(ctx, slog.LevelError, errAfterSettled, err)
-		return false
+		return over{}
 	}
-	res := newRecovery(in).run(ctx, a, err)
-	if retry, ok := res.(retrying); ok {
-		return in.awaitRetry(ctx, a, retry.after)
-	}
-	in.settleBy(ctx, res)
-	return false
+	return in.recovered(ctx, newRecovery(in).run(ctx, a, err))
 }
 
 const errAfterSettled = "a behavior failed after its message was settled"
+
+// recovered returns the outcome of a message after its recovery.
+func (in *incoming) recovered(ctx context.Context, res result) outcome {
+	switch res := res.(type) {
+	case retrying:
+		in.inline++
+		in.recovery = nil
+		return again{&wait{after: res.after}}
+	case waits:
+		in.hold(ctx, res)
+	case stuck:
+		return back{res}
+	case settled:
+	}
+	return over{}
+}
+
+// end ends the processing of the message with an outcome after which no attempt follows.
+func (in *incoming) end(ctx context.Context, out outcome) {
+	for {
+		switch o := out.(type) {
+		case done:
+			in.succeeded(ctx)
+			return
+		case back:
+			out = in.giveBack(ctx, o.by)
+		case over, again, failed:
+			return
+		}
+	}
+}
+
+// giveBack returns the message to its queue. The outcome is another way if the queue has refused
+// the message's copy: stuck, which is the last.
+func (in *incoming) giveBack(ctx context.Context, by way) outcome {
+	switch by := by.(type) {
+	case released:
+		in.settlement.release(ctx)
+	case behind:
+		in.settlement.postpone(ctx, by.queue)
+	case untouched:
+		if in.exclusive == nil && !in.live.limits.FreeRelease && in.throttling.deferrable() {
+			return in.throttling.copyFor(ctx, by.after)
+		}
+		in.settlement.release(ctx)
+	case throttled:
+		return in.throttling.postpone(ctx)
+	case stuck:
+		in.requeue(ctx, by)
+	}
+	return over{}
+}
 
 // succeeded records that the handlers succeeded and the message is settled.
 func (in *incoming) succeeded(ctx context.Context) {

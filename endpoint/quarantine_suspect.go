@@ -18,7 +18,7 @@ import (
 // lease here.
 func (in *incoming) suspect() bool {
 	q, a := in.live.quarantine, in.delivery.Attempt()
-	if a.N < 2 || in.exclusive != nil || in.cleared || q == nil || q.missing.Load() {
+	if a.N < 2 || in.cleared || q.missing.Load() {
 		return false
 	}
 	known, ok := in.e.failures.Known(in.failureKey())
@@ -28,27 +28,27 @@ func (in *incoming) suspect() bool {
 	return a.N-known.Failed > in.live.recoverability.Quarantine.After
 }
 
-// quarantine moves a suspect there. If the quarantine is missing, it reports false: the message is
-// then handled like any other. A message whose copy the quarantine refuses moves to the error
-// queue.
-func (in *incoming) quarantine(ctx context.Context) bool {
-	switch err := in.enterQuarantine(ctx); {
+// quarantine moves a suspect there. If the quarantine is missing, it returns nil: the message is then
+// handled like any other. A message whose copy the quarantine refuses moves to the error queue.
+func (in *incoming) quarantine(ctx context.Context) outcome {
+	err := in.enterQuarantine(ctx)
+	switch {
 	case err == nil:
 	case errors.Is(err, transport.ErrNoQueue):
 		in.live.quarantine.find(ctx, err)
 		in.logError(ctx, slog.LevelWarn, "a message cannot be quarantined and is handled like any other",
 			err, slog.Int("attempt", in.delivery.Attempt().N))
 		in.cleared = true
-		return false
+		return nil
 	case copies.OfMessage(err):
-		in.moveRefused(ctx, &copyError{fmt.Sprintf(
+		return in.moveRefused(ctx, &copyError{fmt.Sprintf(
 			"the process may crash over the message, which was delivered %d times, and it could not be moved to quarantine", in.delivery.Attempt().N,
 		), err})
 	default:
 		in.slot.Free()
-		in.requeue(ctx, in.keep(ctx, fmt.Errorf("move to quarantine: %w", err)))
+		return back{in.keep(ctx, fmt.Errorf("move to quarantine: %w", err))}
 	}
-	return true
+	return over{}
 }
 
 // enterQuarantine completes the message with a copy in quarantine.
@@ -86,15 +86,16 @@ type exclusive struct {
 	stuck  bool // it could be neither settled nor moved
 }
 
-// leaveQuarantine removes the headers that the quarantine added: for handlers and copies the
-// message is one of the queue that it came from.
-func (in *incoming) leaveQuarantine() *exclusive {
+// leaveQuarantine is a guard. It removes the headers that the quarantine added: for handlers and
+// copies the message is one of the queue that it came from.
+func leaveQuarantine(_ context.Context, in *incoming) outcome {
 	x, own, a := &exclusive{in: in}, *in.original, in.delivery.Attempt()
 	var queue string
 	own.Headers, queue, x.before = fault.LeaveQuarantine(own.Headers)
 	in.queue, in.original = in.live.names.of(cmp.Or(queue, in.queue)), &own
 	x.parked = a.Exact && a.N > in.live.recoverability.Quarantine.Crashes
-	return x
+	in.exclusive = x
+	return nil
 }
 
 // crashLoop returns the error of a message that is parked.

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/held"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
@@ -36,13 +38,10 @@ type recovery struct {
 type result interface{ isResult() }
 
 type (
-	// recovered: an action was carried out, and the message is settled.
-	recovered struct{}
+	// settled: an action was carried out.
+	settled struct{}
 	// retrying: another attempt follows within the delivery, after a pause.
 	retrying struct{ after time.Duration }
-	// stuck: the message could be neither settled nor moved. It was reported, and is to be requeued
-	// after a pause.
-	stuck struct{ pause time.Duration }
 	// waits: the error queue does not accept the message, which waits for it. It was reported.
 	waits struct {
 		move  *execution
@@ -51,10 +50,10 @@ type (
 	}
 )
 
-func (recovered) isResult() {}
-func (retrying) isResult()  {}
-func (stuck) isResult()     {}
-func (waits) isResult()     {}
+func (settled) isResult()  {}
+func (retrying) isResult() {}
+func (stuck) isResult()    {}
+func (waits) isResult()    {}
 
 // newRecovery returns the recovery from the failure of an attempt.
 func newRecovery(in *incoming) *recovery {
@@ -109,7 +108,7 @@ func (r *recovery) end(ctx context.Context, rec *pipeline.Recover, err error) re
 		if a, ok := rec.Action.(recoverability.RetryInline); ok {
 			return retrying{a.For}
 		}
-		return recovered{}
+		return settled{}
 	}
 	if w, ok := r.beginHold(ctx, err); ok {
 		return w
@@ -140,7 +139,7 @@ func (r *recovery) separable(ctx context.Context, err error) bool {
 	case conflict(r.session, err), errtree.Find[*incompleteError](err) != nil:
 		return false
 	}
-	return !unanswered(err) || r.strandsAlone(ctx)
+	return !copies.Unanswered(err) || r.strandsAlone(ctx)
 }
 
 // strandsAlone reports whether the transaction of the recovery could not be committed in ten
@@ -229,4 +228,19 @@ func (r *recovery) faultHeaders(ctx context.Context, f recoverability.Failure) h
 		return h
 	}
 	return changed
+}
+
+// findPolicy logs that the endpoint does not have the policy that the message names. Then the
+// message is retried as any other of its type.
+func (r *recovery) findPolicy(ctx context.Context, f recoverability.Failure) {
+	name := cmp.Or(f.Headers.Get(header.HoldfastPolicy), f.Headers.Get(header.HoldfastRetryPolicy))
+	if name == "" {
+		return
+	}
+	if _, ok := f.Config.NamedPolicy(name); ok {
+		return
+	}
+	r.log().WarnContext(ctx, "a message names a retry policy that the endpoint does not have: its type's retries count; "+
+		"add the policy to Recoverability.Policies", slog.String("message", r.logID()),
+		slog.String("policy", errtree.Cut(name, maxLogged)))
 }

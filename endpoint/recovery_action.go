@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -48,15 +49,11 @@ func (r *recovery) onFinalFailure(ctx context.Context, failure recoverability.Fa
 	}
 	r.logError(ctx, slog.LevelError, "Config.OnFinalFailure failed: its messages and writes are discarded", err)
 	if _, tx := r.session.end(); tx != nil {
-		return &finalError{errtree.Mark{Err: err}}
+		return &copies.ProgramError{Mark: errtree.Mark{Err: err}}
 	}
 	r.session.drop(before)
 	return nil
 }
-
-// finalError is an error of Config.OnFinalFailure. Whatever it wraps, it is no answer of the
-// broker.
-type finalError struct{ errtree.Mark }
 
 // carryOut carries out rec.Action, or a fallback, and notifies of it: rec.Action is then the action
 // that was carried out. After an error the message is unsettled.

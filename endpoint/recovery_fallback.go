@@ -75,7 +75,7 @@ func (x *execution) delay(ctx context.Context, a recoverability.Delay) error {
 	err := x.to(ctx, x.queue, a.For, func(yield func(copies.Form, *transport.Message) bool) {
 		_ = yield(copies.Full, x.copyTo(x.queue, full, 0).Message) && yield(copies.Trimmed, x.copyTo(x.queue, short, 0).Message)
 	})
-	if err == nil || !refused(err) {
+	if err == nil || !copies.Refused(err) {
 		return err
 	}
 	x.logError(ctx, slog.LevelError, "a delayed retry was refused: moving the message to the error queue", err)
@@ -128,7 +128,7 @@ func (x *execution) moveToError(ctx context.Context, queue string, native bool) 
 func (x *execution) toErrorQueues(ctx context.Context) error {
 	wanted := x.wanted
 	err := x.toError(ctx, wanted)
-	if other := x.live.recoverability.ErrorQueue; refused(err) && wanted.Queue != other {
+	if other := x.live.recoverability.ErrorQueue; copies.Refused(err) && wanted.Queue != other {
 		if !x.again {
 			x.logError(ctx, slog.LevelError, "an error queue refused a message: trying the configured one", err)
 		}
@@ -136,7 +136,7 @@ func (x *execution) toErrorQueues(ctx context.Context) error {
 			x.tookFallback(recoverability.FallbackQueue, wanted)
 		}
 	}
-	if _, ok := x.delivery.(transport.DeadLetterer); !ok || !x.native || x.settlement.completedFirst() || !refused(err) {
+	if _, ok := x.delivery.(transport.DeadLetterer); !ok || !x.native || x.settlement.completedFirst() || !copies.Refused(err) {
 		return err
 	}
 	dead := recoverability.DeadLetter{Reason: fmt.Sprintf("error queue %q: %.500v", wanted.Queue, err)}
@@ -180,7 +180,7 @@ func (x *execution) to(
 				slog.String("message", x.logID()), slog.String("queue", queue), slog.String("headers", string(fallback)))
 			x.tookFallback(fallback, x.rec.Action)
 		}
-		if !refused(err) || !copies.OfMessage(errorOf(err, len(x.sent))) {
+		if !copies.Refused(err) || !copies.OfMessage(copies.ErrorOf(err, len(x.sent))) {
 			return err
 		}
 	}
@@ -191,11 +191,11 @@ func (x *execution) to(
 // and once, where that is no unit. After a refusal that may pass it tries again.
 func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 	if err := x.commitApart(); err != nil {
-		return &strandedError{errtree.Mark{Err: err}}
+		return &copies.StrandedError{Mark: errtree.Mark{Err: err}}
 	}
 	if !x.settlement.unit(x.session.tx) {
 		if err := x.settlement.send(x.sent); err != nil {
-			return &strandedError{errtree.Mark{Err: err}}
+			return &copies.StrandedError{Mark: errtree.Mark{Err: err}}
 		}
 		x.sent = nil
 	}
@@ -203,7 +203,7 @@ func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
 	for try := 1; ; try++ {
 		err := x.of(x.complete(ctx, ops), len(x.sent))
-		if x.again || try == settleTries || !refused(err) || permanent(err) || pause.Wait(x.live.settling.context()) != nil {
+		if x.again || try == settleTries || !copies.Refused(err) || copies.Permanent(err) || pause.Wait(x.live.settling.context()) != nil {
 			return err
 		}
 	}
@@ -222,9 +222,6 @@ func (x *execution) commitApart() error {
 	return nil
 }
 
-// strandedError is an error of another operation than the copy: no other copy would be accepted.
-type strandedError struct{ errtree.Mark }
-
 // of returns err as it is where it concerns operation i, or none in particular.
 func (x *execution) of(err error, i int) error {
 	refusal, ok := errors.AsType[*transport.DispatchError](err)
@@ -235,23 +232,5 @@ func (x *execution) of(err error, i int) error {
 	if x.session.tx == nil && slices.ContainsFunc(refusal.Ops, concerns) {
 		return err
 	}
-	return &strandedError{errtree.Mark{Err: err}}
-}
-
-// refused reports whether the broker has refused the copy, so that a fallback is to be tried.
-func refused(err error) bool {
-	_, refusal := errors.AsType[*transport.DispatchError](err)
-	_, large := errors.AsType[*transport.TooLargeError](err)
-	_, stranded := errors.AsType[*strandedError](err)
-	return (refusal || large) && !stranded && !unanswered(err)
-}
-
-// unanswered reports whether the broker has neither accepted nor refused a call, as far as is
-// known.
-func unanswered(err error) bool {
-	_, final := errors.AsType[*finalError](err)
-	return !final && slices.ContainsFunc([]error{
-		transport.ErrOutcomeUnknown, transport.ErrUnreachable, transport.ErrClosed,
-		context.DeadlineExceeded, context.Canceled,
-	}, func(away error) bool { return errors.Is(err, away) })
+	return &copies.StrandedError{Mark: errtree.Mark{Err: err}}
 }

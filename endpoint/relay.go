@@ -7,27 +7,28 @@ import (
 	"log/slog"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// relayed reports whether the message is for another queue, and was kept in this one until it was
-// due. Such a message is not handled: it is sent on and completed. If its queue refuses it, it
-// moves to the error queue. Otherwise it is requeued after a pause.
-func (in *incoming) relayed(ctx context.Context) bool {
+// forwardRow is a guard. It ends the processing of a message for another queue that was kept in this
+// queue until it was due. Such a message is not handled: it is sent on and completed. If its queue
+// refuses it, it moves to the error queue. Otherwise it is requeued after a pause.
+func forwardRow(ctx context.Context, in *incoming) outcome {
 	r, ok := in.delivery.(transport.Relayer)
 	if !ok {
-		return false
+		return nil
 	}
 	ops := r.Relay()
 	if len(ops) == 0 {
-		return false
+		return nil
 	}
 	if err := in.sendOn(ctx, ops); err != nil {
 		in.logError(ctx, slog.LevelError, "a message that was due could not be sent on to its queue: it stays and is tried again",
 			err, slog.String("queue", ops[0].Queue))
-		in.requeue(ctx, in.keep(ctx, err))
+		return back{in.keep(ctx, err)}
 	}
-	return true
+	return over{}
 }
 
 func (in *incoming) sendOn(ctx context.Context, ops []transport.Operation) (err error) {
@@ -39,7 +40,7 @@ func (in *incoming) sendOn(ctx context.Context, ops []transport.Operation) (err 
 	case busy != "":
 		in.settlement.postpone(ctx, busy)
 		return nil
-	case refused(err):
+	case copies.Refused(err):
 		return in.newAttempt().bury(ctx, cmp.Or(ops[0].Queue, in.queue), &undeliverableError{queue: ops[0].Queue, err: err})
 	}
 	return err

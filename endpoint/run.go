@@ -51,6 +51,7 @@ type live struct {
 	keys       *keylock.Locks  // nil: no handler has keys
 	quarantine *quarantine     // nil where there is no guard
 	slow       *pump.SlowStart // same
+	roads      roads
 }
 
 // Run connects, receives and handles messages until ctx ends. Then it waits for the handlers,
@@ -202,6 +203,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 			l.slow.Add(s.Source)
 		}
 	}
+	l.roads = newRoads(l)
 	l.e.live.Store(l)
 	close(l.e.ready)
 	defer l.e.live.Store(nil)

@@ -164,15 +164,14 @@ func (s *satellites) addTo(h *Health) {
 func (s *satellites) handle(sat transport.Satellite) handleFunc {
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 		in := s.live.newIncoming(d, slot, sat.Queue)
-		in.translate()
-		if in.relayed(ctx) || in.decided(ctx) {
+		if !in.arrive(ctx, s.live.roads.satellite.arrival) {
 			return
 		}
 		if err := in.relay(ctx, sat); err != nil {
 			in.logError(ctx, slog.LevelError,
 				"a message of the transport's own queue could not be processed: it stays there and is tried again",
 				err, slog.String("queue", sat.Queue))
-			in.requeue(ctx, in.keep(ctx, err))
+			in.end(ctx, back{in.keep(ctx, err)})
 		}
 	}
 }

@@ -34,6 +34,9 @@ func New(c recoverability.RateLimit, types []string) Limits {
 	return l
 }
 
+// Any reports whether messages of some type are limited.
+func (l *Limits) Any() bool { return l.all != nil || len(l.byType) > 0 }
+
 // Of returns the limit of a message, or nil. typeOf returns the message's type, and is called only
 // if that matters.
 func (l *Limits) Of(typeOf func() string) *Limit {

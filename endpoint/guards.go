@@ -1,0 +1,181 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/recoverability"
+)
+
+// A guard lets a message go on, or has the outcome with which its processing ends. A nil outcome is
+// that the message goes on.
+type (
+	// arrivalGuard is asked once for each delivery.
+	arrivalGuard func(ctx context.Context, in *incoming) outcome
+	// admissionGuard is asked before each attempt, and may wait.
+	admissionGuard func(ctx context.Context, in *incoming) outcome
+	// attemptGuard is asked at the beginning of each attempt. Its error is the failure of the attempt.
+	attemptGuard func(ctx context.Context, a *attempt) (outcome, error)
+)
+
+// road is the guards of one sort of deliveries, in the order in which they are asked.
+type road struct {
+	arrival   []arrivalGuard
+	admission []admissionGuard
+	attempt   []attemptGuard
+}
+
+// roads are those of an endpoint.
+type roads struct {
+	ordinary   road
+	quarantine road
+	satellite  road // has guards of arrival only: no handler receives a message of such a queue
+}
+
+// newRoads composes the guards, and decides their order. A check that needs the decoded message is no
+// guard: a behavior of the Receive stage may decrypt or replace the body, and have the message
+// decoded again.
+func newRoads(l *live) (r roads) {
+	r.composeArrival(l)
+	r.composeAdmission(l)
+	r.composeAttempt(l)
+	return r
+}
+
+func (r *roads) composeArrival(l *live) {
+	all := []*road{&r.ordinary, &r.quarantine, &r.satellite}
+	arrives := func(g arrivalGuard, on ...*road) {
+		for _, road := range on {
+			road.arrival = append(road.arrival, g)
+		}
+	}
+	if l.translate != nil {
+		arrives(startSlowly, &r.ordinary) // before a function that may hang
+		arrives(translate, all...)
+	}
+	if l.keys != nil { // after Translate, which may set the type
+		arrives(passKeys, &r.ordinary)
+	}
+	arrives(forwardRow, all...)     // before the rate limit: no handler receives such a message
+	arrives(mayWait, &r.ordinary)   // after forwardRow: a forwarded message does not wait
+	arrives(moveDecided, all...)    // before the rate limit, for the same reason
+	arrives(joinLimit, &r.ordinary) // the quarantine has no rate limit
+	// After forwardRow and moveDecided, which need the headers of the quarantine.
+	arrives(leaveQuarantine, &r.quarantine)
+}
+
+func (r *roads) composeAdmission(l *live) {
+	if l.e.limits.Any() {
+		r.ordinary.admission = append(r.ordinary.admission, awaitTurn)
+	}
+}
+
+func (r *roads) composeAttempt(l *live) {
+	begins := func(g attemptGuard, on ...*road) {
+		for _, road := range on {
+			road.attempt = append(road.attempt, g)
+		}
+	}
+	both := []*road{&r.ordinary, &r.quarantine}
+	if l.e.cfg.AuditQueue != "" { // after admission: the wait for a turn is no time of the handlers
+		begins(startClock, both...)
+	}
+	if l.e.cfg.Transactions == None { // before any error: this mode has no retries
+		begins(completeFirst, both...)
+	}
+	begins(refuseUndecodable, both...)
+	if l.slow != nil { // after refuseUndecodable: such a message does not reach a handler
+		begins(countSlowStart, &r.ordinary)
+	}
+	if l.outbox != nil {
+		begins(refuseOverfull, both...)
+	}
+	if l.inbox != nil { // before suspect and parked: a message that was handled must not move
+		begins(recognize, both...)
+	}
+	if l.quarantine != nil {
+		begins(suspect, &r.ordinary)
+	}
+	begins(refuseParked, &r.quarantine)
+}
+
+func startSlowly(_ context.Context, in *incoming) outcome {
+	in.live.slow.Received(in.delivery.Attempt().N)
+	return nil
+}
+
+func mayWait(_ context.Context, in *incoming) outcome {
+	in.mayWait = true
+	return nil
+}
+
+// moveDecided moves a message that was held before to the error queue, without a handler.
+func moveDecided(ctx context.Context, in *incoming) outcome {
+	queue, ok := in.delivery.Message().Headers.Lookup(header.HoldfastFaultDecided)
+	if !ok {
+		return nil
+	}
+	in.slot.Free()
+	return in.recovered(ctx, in.newAttempt().moveDecided(ctx, queue))
+}
+
+func awaitTurn(ctx context.Context, in *incoming) outcome { return in.throttling.await(ctx) }
+
+func startClock(_ context.Context, a *attempt) (outcome, error) {
+	a.startedAt = time.Now()
+	return nil, nil
+}
+
+// completeFirst ends an attempt whose message cannot be completed: the broker delivers it again.
+func completeFirst(ctx context.Context, a *attempt) (outcome, error) {
+	if !a.settlement.completeFirst(ctx) {
+		return over{}, nil
+	}
+	return nil, nil
+}
+
+func refuseUndecodable(_ context.Context, a *attempt) (outcome, error) {
+	if reason := a.receive.Message.Undecodable; reason != nil {
+		err := fmt.Errorf("undecodable message: %w", reason)
+		return nil, recoverability.Unrecoverable(&undecodableError{err})
+	}
+	return nil, nil
+}
+
+func countSlowStart(_ context.Context, a *attempt) (outcome, error) {
+	a.live.slow.Received(a.receive.Attempt.N)
+	return nil, nil
+}
+
+func refuseOverfull(_ context.Context, a *attempt) (outcome, error) {
+	if err := a.live.outbox.overfull(); err != nil {
+		return nil, a.session.storeFailed(err)
+	}
+	return nil, nil
+}
+
+// recognize completes a message that was handled before.
+func recognize(ctx context.Context, a *attempt) (outcome, error) {
+	handled, err := a.live.inbox.recognize(ctx, a)
+	if !handled {
+		return nil, err
+	}
+	a.completeAgain(ctx)
+	return done{}, nil
+}
+
+func suspect(ctx context.Context, a *attempt) (outcome, error) {
+	if !a.suspect() {
+		return nil, nil
+	}
+	return a.quarantine(ctx), nil
+}
+
+func refuseParked(_ context.Context, a *attempt) (outcome, error) {
+	if a.exclusive.parked {
+		return nil, a.exclusive.crashLoop()
+	}
+	return nil, nil
+}

@@ -1,0 +1,83 @@
+package endpoint
+
+import (
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
+	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
+	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// The order of the guards is part of what the endpoint promises: see newRoads.
+func TestGuardsAreAskedInOrder(t *testing.T) {
+	all := &live{
+		e: &Endpoint{
+			sender: sender{cfg: Config{AuditQueue: "audit", Transactions: None}},
+			limits: throttle.New(recoverability.RateLimit{After: 1}, nil),
+		},
+		keys: new(keylock.Locks), slow: new(pump.SlowStart), outbox: new(outbox), inbox: new(inbox),
+		quarantine: new(quarantine), translate: func(*transport.Message) {},
+	}
+	for _, tt := range []struct {
+		name string
+		of   *live
+		want []string
+	}{
+		{"without options", &live{e: new(Endpoint)}, []string{
+			"ordinary arrival: forwardRow mayWait moveDecided joinLimit",
+			"ordinary admission:",
+			"ordinary attempt: refuseUndecodable",
+			"quarantine arrival: forwardRow moveDecided leaveQuarantine",
+			"quarantine admission:",
+			"quarantine attempt: refuseUndecodable refuseParked",
+			"satellite arrival: forwardRow moveDecided",
+			"satellite admission:",
+			"satellite attempt:",
+		}},
+		{"with all of them", all, []string{
+			"ordinary arrival: startSlowly translate passKeys forwardRow mayWait moveDecided joinLimit",
+			"ordinary admission: awaitTurn",
+			"ordinary attempt: startClock completeFirst refuseUndecodable countSlowStart refuseOverfull recognize suspect",
+			"quarantine arrival: translate forwardRow moveDecided leaveQuarantine",
+			"quarantine admission:",
+			"quarantine attempt: startClock completeFirst refuseUndecodable refuseOverfull recognize refuseParked",
+			"satellite arrival: translate forwardRow moveDecided",
+			"satellite admission:",
+			"satellite attempt:",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRoads(tt.of)
+			var got []string
+			for _, road := range []struct {
+				name string
+				road
+			}{{"ordinary", r.ordinary}, {"quarantine", r.quarantine}, {"satellite", r.satellite}} {
+				got = append(got,
+					road.name+" arrival:"+names(road.arrival),
+					road.name+" admission:"+names(road.admission),
+					road.name+" attempt:"+names(road.attempt))
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("guards (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// names returns the names of functions, each behind a space.
+func names[F any](functions []F) string {
+	var b strings.Builder
+	for _, f := range functions {
+		name := runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name()
+		b.WriteString(" " + name[strings.LastIndex(name, ".")+1:])
+	}
+	return b.String()
+}
