@@ -61,6 +61,11 @@ var rules = []rule{
 	{of: "endpoint/internal/destination"},
 	{of: "endpoint/internal/held"},
 	{of: "endpoint/internal/panics", ours: []string{"internal/callback", "recoverability"}},
+	{of: "endpoint/internal/work", ours: []string{"transport"}},
+	{of: "endpoint/internal/settle", ours: []string{
+		"endpoint/internal/failurelog", "header", "internal/backoff", "internal/copies", "internal/errtree", "internal/fault",
+		"internal/pump", "transport",
+	}},
 	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "saga", ours: append([]string{"internal/jsonloss", "internal/jsonmembers", "internal/stateful", "internal/strictjson", "internal/uuid", "recoverability"}, aboveEndpoint...)},

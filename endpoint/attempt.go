@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
+	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/errtree"
@@ -54,14 +55,16 @@ func (in *incoming) newAttempt() *attempt {
 	if a.incoming != nil {
 		a = &attempt{}
 	}
-	m := in.original
+	m := in.Original
 	if in.e.copies {
 		m = sharedCopy(m)
 	}
 	a.incoming = in
-	a.session.in, a.session.ops = a, a.ops[:0]
+	a.session.in = a
+	a.session.unit.Store, a.session.unit.Delivery, a.session.unit.ID = &in.live.units, in.Received, in.ID
+	a.session.unit.Resume(a.ops[:0], nil)
 	a.receive = pipeline.NewReceive(m, &a.session)
-	a.receive.Queue, a.receive.Attempt = in.queue, in.delivery.Attempt()
+	a.receive.Queue, a.receive.Attempt = in.Queue, in.Received.Attempt()
 	return a
 }
 
@@ -91,11 +94,11 @@ func (a *attempt) handle(ctx context.Context) (out outcome, err error) {
 	if a.keyed.ended != nil { // a behavior has dropped the error
 		return nil, pump.ErrStopping
 	}
-	a.session.finish(ctx)
-	ops, tx := a.session.end()
+	a.session.unit.UndoFailed(ctx)
+	ops, tx := a.session.unit.End()
 	if tx == nil { // an open transaction is part of the work: it keeps the slot
 		a.leaveLimit()
-		a.slot.Free()
+		a.Slot.Free()
 	}
 	if err := a.complete(ctx, ops); err != nil {
 		return nil, err
@@ -106,7 +109,7 @@ func (a *attempt) handle(ctx context.Context) (out outcome, err error) {
 // runStages runs the message through its behaviors and handlers.
 func (a *attempt) runStages(ctx context.Context) error {
 	a.observe(&a.running)
-	a.live.calls.Begin(&a.running, a.queue, a.id, a.slot.Goroutine())
+	a.live.calls.Begin(&a.running, a.Queue, a.ID, a.Slot.Goroutine())
 	defer a.live.calls.End(&a.running)
 	return a.e.receive(ctx, &a.receive)
 }
@@ -117,7 +120,7 @@ func (a *attempt) complete(ctx context.Context, ops []transport.Operation) error
 	if err := a.runDispatch(ctx); err != nil {
 		return err
 	}
-	if a.settlement.over() {
+	if a.Over() {
 		return nil
 	}
 	return a.finish(ctx, nil) // a behavior did not send the operations
@@ -127,7 +130,7 @@ func (a *attempt) complete(ctx context.Context, ops []transport.Operation) error
 func (a *attempt) runDispatch(ctx context.Context) error {
 	if a.e.watchesDispatch {
 		a.running.EnterFunction(&nameDispatch)
-		a.live.calls.Begin(&a.running, a.queue, a.id, a.slot.Goroutine())
+		a.live.calls.Begin(&a.running, a.Queue, a.ID, a.Slot.Goroutine())
 		defer a.live.calls.End(&a.running)
 	}
 	return a.e.dispatch(ctx, &a.dispatch)
@@ -135,23 +138,23 @@ func (a *attempt) runDispatch(ctx context.Context) error {
 
 // finish sends ops, and what the endpoint itself sends, and completes the message.
 func (a *attempt) finish(ctx context.Context, ops []transport.Operation) error {
-	_, tx := a.session.end()
+	_, tx := a.session.unit.End()
 	if a.live.outbox != nil {
 		return a.store(ctx, tx, ops)
 	}
-	ops, err := a.live.timers.apart(ctx, ops, a.session.cancelled())
+	ops, err := a.live.timers.apart(ctx, ops, a.session.unit.Cancelled())
 	if err != nil {
 		return err
 	}
-	recorder, ok := a.delivery.(transport.HandledRecorder)
-	if !ok || a.session.key == nil {
+	recorder, ok := a.Received.(transport.HandledRecorder)
+	if !ok || a.session.unit.Key == nil {
 		return a.completeProcessed(ctx, tx, ops, a, "")
 	}
-	recorder.RecordHandled(a.live.inbox.name, a.session.key)
+	recorder.RecordHandled(a.live.inbox.name, a.session.unit.Key)
 	err = a.completeProcessed(ctx, tx, ops, a, "")
 	if err != nil {
 		recorder.RecordHandled("", nil) // the message may be completed with a copy for later
-		return a.session.storeFailed(&commitError{err})
+		return a.session.unit.Fail(&work.CommitError{Err: err})
 	}
 	a.live.outage.committed()
 	return nil
@@ -191,29 +194,29 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 	a.leaveLimit()
 	repeatable := a.repeatable(err)
 	alone := a.failsAlone(ctx, err, repeatable)
-	if !a.settlement.over() && (alone || repeatable) {
+	if !a.Over() && (alone || repeatable) {
 		switch {
 		case a.conflicts.n < maxConflicts && (!alone || !timedOut(err)):
-			a.settlement.rollback(ctx, &a.session)
+			a.session.unit.Rollback(ctx)
 			return a.afterConflict(ctx, err)
-		case isConflict(err) && !a.settlement.completedFirst():
-			a.settlement.rollback(ctx, &a.session)
+		case isConflict(err) && !a.CompletedFirst():
+			a.session.unit.Rollback(ctx)
 			return a.contended(ctx, err)
 		case !alone && a.breaksAlone(ctx, err):
 			err = &brokenError{errtree.Mark{Err: err}}
 			alone = true
 		}
 	}
-	a.slot.Free()
-	if a.settlement.over() {
+	a.Slot.Free()
+	if a.Over() {
 		return failed{err}
 	}
-	_, tx := a.session.end()
-	a.settlement.rollback(ctx, &a.session)
+	_, tx := a.session.unit.End()
+	a.session.unit.Rollback(ctx)
 	if by := a.keyed.ended; by != nil {
 		return cmp.Or(a.interrupted(ctx, pump.ErrStopping), outcome(back{by}))
 	}
-	if queue := a.settlement.busyQueue(); queue != "" && ctx.Err() == nil {
+	if queue := a.BusyQueue(); queue != "" && ctx.Err() == nil {
 		return back{behind{queue}}
 	}
 	if alone {
@@ -240,13 +243,13 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 // is repeated. After a commit with an unknown outcome, and one that another delivery of the message
 // was ahead of, the next attempt finds that the message was handled.
 func (a *attempt) repeatable(err error) bool {
-	if stored := a.session.storeError(); a.session.key != nil &&
+	if stored := a.session.unit.Failure(); a.session.unit.Key != nil &&
 		(errors.Is(stored, transport.ErrAlreadyHandled) || errors.Is(stored, transport.ErrOutcomeUnknown)) {
 		return true
 	}
 	// err may wrap itself. A statement that a time limit ends may break its connection, which looks
 	// like a conflict.
-	return errtree.Find[*incompleteError](err) != nil || conflict(&a.session, err) && !timedOut(err)
+	return errtree.Find[*incompleteError](err) != nil || conflict(&a.session.unit, err) && !timedOut(err)
 }
 
 // origin returns the place of an error that has no stack: the handler that was invoked, else the
@@ -266,7 +269,7 @@ func (a *attempt) origin() fault.Frame {
 // message; nil of any other. A message that was completed first cannot return to its queue.
 func (a *attempt) interrupted(ctx context.Context, err error) outcome {
 	switch cause := context.Cause(ctx); {
-	case cause == nil || a.settlement.completedFirst():
+	case cause == nil || a.CompletedFirst():
 		return nil
 	case errors.Is(cause, transport.ErrLeaseLost),
 		errors.Is(cause, pump.ErrStopping) && (isCanceled(err) || isStopping(err)):
@@ -286,7 +289,7 @@ func (a *attempt) enterLimit(ctx context.Context, l *typelimit.Limiter) error {
 		return nil
 	}
 	a.leaveLimit()
-	if err := l.Enter(ctx, a.slot); err != nil {
+	if err := l.Enter(ctx, a.Slot); err != nil {
 		return err
 	}
 	a.limiter = l
@@ -316,16 +319,16 @@ func (in *incoming) afterConflict(ctx context.Context, err error) outcome {
 	if c.n++; c.n == 1 {
 		c.pause = backoff.Backoff{Min: 5 * time.Millisecond, Max: 200 * time.Millisecond}
 	}
-	in.log().InfoContext(ctx, "a transaction could not be completed: the attempt is repeated",
-		slog.String("message", in.logID()), slog.Int("repeats", c.n), slog.Any("error", err))
+	in.Log.InfoContext(ctx, "a transaction could not be completed: the attempt is repeated",
+		slog.String("message", in.LogID()), slog.Int("repeats", c.n), slog.Any("error", err))
 	return again{&wait{after: c.pause.Next(), keeps: keepsSlot}}
 }
 
 // contended returns the outcome of a message whose transaction lost conflicts at each attempt.
 func (in *incoming) contended(ctx context.Context, err error) outcome {
-	in.slot.Free()
-	in.log().WarnContext(ctx, "a transaction lost conflicts at each attempt: the message returns to its queue, without a retry used up",
-		slog.String("message", in.logID()), slog.Int("attempts", in.conflicts.n+1), slog.Any("error", err))
+	in.Slot.Free()
+	in.Log.WarnContext(ctx, "a transaction lost conflicts at each attempt: the message returns to its queue, without a retry used up",
+		slog.String("message", in.LogID()), slog.Int("attempts", in.conflicts.n+1), slog.Any("error", err))
 	return back{untouched{in.conflicts.pause.Next()}}
 }
 
@@ -333,12 +336,12 @@ func (in *incoming) contended(ctx context.Context, err error) outcome {
 // itself.
 var isConflict = recoverability.Is(transport.ErrConflict)
 
-// conflict reports whether err says that the transaction of s lost a conflict.
-func conflict(s *Session, err error) bool {
+// conflict reports whether err says that the transaction of u lost a conflict.
+func conflict(u *work.Unit, err error) bool {
 	if isConflict(err) {
 		return true
 	}
-	_, tx := s.end()
+	_, tx := u.End()
 	detector, ok := tx.(transport.ConflictDetector)
 	return ok && detector.Conflict(err)
 }

@@ -26,13 +26,13 @@ func (in *incoming) completeProcessed(
 	notice := in.notice(ctx, outcome)
 	switch {
 	case notice == nil && audited == nil:
-		return in.settlement.complete(ctx, tx, ops)
-	case !in.settlement.unit(tx):
+		return in.Complete(ctx, tx, ops)
+	case !in.IsUnit(tx):
 		return in.completeInOrder(ctx, ops, notice, audited)
 	}
 	for {
 		all := together(ops, notice, audited)
-		err := in.settlement.complete(ctx, tx, all)
+		err := in.Complete(ctx, tx, all)
 		switch {
 		case notice != nil && noQueueFor(err, len(ops)):
 			in.noticeFailed(ctx, notice, err)
@@ -57,12 +57,12 @@ func (in *incoming) completeInOrder(
 	ctx context.Context, ops []transport.Operation, notice *transport.Operation, audited *attempt,
 ) error {
 	if len(ops) > 0 {
-		if err := in.settlement.sendAhead(ops); err != nil {
+		if err := in.SendAhead(ops); err != nil {
 			return err
 		}
 	}
 	if notice != nil {
-		err := in.settlement.sendAhead([]transport.Operation{*notice})
+		err := in.SendAhead([]transport.Operation{*notice})
 		switch {
 		case errors.Is(err, transport.ErrNoQueue):
 			in.noticeFailed(ctx, notice, err)
@@ -72,10 +72,10 @@ func (in *incoming) completeInOrder(
 		}
 	}
 	if audited == nil {
-		return in.settlement.complete(ctx, nil, nil)
+		return in.Complete(ctx, nil, nil)
 	}
 	for {
-		err := in.settlement.complete(ctx, nil, []transport.Operation{audited.auditCopy(notice != nil)})
+		err := in.Complete(ctx, nil, []transport.Operation{audited.auditCopy(notice != nil)})
 		switch {
 		case in.auditRefused(copies.ErrorOf(err, 0)):
 		case err == nil:
@@ -102,7 +102,7 @@ func together(ops []transport.Operation, notice *transport.Operation, audited *a
 // auditCopy returns the copy for the audit queue, or for the error queue if the audit queue has
 // refused it. After a notice, ServiceControl sends no audit copy of its own.
 func (a *attempt) auditCopy(noticed bool) transport.Operation {
-	h := fault.AuditHeaders(a.original.Headers, 9)
+	h := fault.AuditHeaders(a.Original.Headers, 9)
 	h.Set(header.ProcessingStarted, header.FormatTime(a.startedAt))
 	h.Set(header.ProcessingEnded, header.FormatTime(time.Now()))
 	h.Set(header.ProcessingEndpoint, a.e.host.Endpoint)
@@ -115,7 +115,7 @@ func (a *attempt) auditCopy(noticed bool) transport.Operation {
 	for name, value := range a.receive.Audit.All() {
 		h.Set(name, value)
 	}
-	op := a.copyTo(a.e.cfg.AuditQueue, h, 0)
+	op := a.CopyTo(a.e.cfg.AuditQueue, h, 0)
 	op.TTL = a.e.cfg.AuditExpireAfter
 	if a.audit != nil {
 		return a.audit.next(op, a.live)

@@ -16,7 +16,7 @@ func decode(ctx context.Context, r *pipeline.Receive) error {
 	t, err := a.recognise(r)
 	if err != nil {
 		if r.Headers.Get(header.EnclosedMessageTypes) != "" {
-			a.e.reportForeign(ctx, a.queue, err)
+			a.e.reportForeign(ctx, a.Queue, err)
 		}
 		return recoverability.Unrecoverable(&unhandledError{err})
 	}

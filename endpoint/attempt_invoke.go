@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/pipeline"
 )
@@ -19,7 +20,7 @@ func invokeAll(ctx context.Context, l *pipeline.Logical) error {
 }
 
 func (a *attempt) invokeCalls(ctx context.Context, l *pipeline.Logical) error {
-	before, err := a.session.begin(ctx, allHandlers)
+	before, err := a.session.begin(ctx, work.AllHandlers)
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func (a *attempt) statefulCall() *stateful.Call {
 	}
 	return &stateful.Call{
 		Endpoint: a.e.cfg.Name, Kind: c.kind, Key: a.keys[a.at], Remember: a.e.rememberRecords(),
-		Known: a.e.types.stores, Waited: a.keyed.waited, Receive: &a.receive, Log: a.log(),
+		Known: a.e.types.stores, Waited: a.keyed.waited, Receive: &a.receive, Log: a.Log,
 		CancelTimer: a.session.cancelTimer,
 	}
 }

@@ -27,7 +27,7 @@ func (in *incoming) notice(ctx context.Context, outcome string) *transport.Opera
 	m.Headers.Set(header.MessageID, m.ID)
 	m.Headers.Set(header.ControlMessage, "True")
 	m.Headers.Set(header.RetrySuccessful, header.FormatTime(now))
-	m.Headers.Set(header.RetryUniqueID, in.original.Headers.Get(header.RetryUniqueID))
+	m.Headers.Set(header.RetryUniqueID, in.Original.Headers.Get(header.RetryUniqueID))
 	if outcome != "" {
 		m.Headers.Set(header.HoldfastReturnOutcome, outcome)
 	}
@@ -38,8 +38,8 @@ func (in *incoming) notice(ctx context.Context, outcome string) *transport.Opera
 // returns from the error queue; "" for none, and for one that is missing. That must not fail a
 // message that was handled: ServiceControl then reads the success from the audit copy.
 func (in *incoming) noticeQueue(ctx context.Context) string {
-	queue := in.original.Headers.Get(header.RetryAcknowledgement)
-	if queue == "" || in.original.Headers.Get(header.RetryUniqueID) == "" {
+	queue := in.Original.Headers.Get(header.RetryAcknowledgement)
+	if queue == "" || in.Original.Headers.Get(header.RetryUniqueID) == "" {
 		return ""
 	}
 	inspector, ok := in.live.conn.(transport.Inspector)
@@ -47,9 +47,9 @@ func (in *incoming) noticeQueue(ctx context.Context) string {
 		if !ok {
 			return nil
 		}
-		_, err := inspector.Inspect(in.live.settling.context(), queue)
+		_, err := inspector.Inspect(in.live.settler.Context(), queue)
 		if err != nil {
-			in.logError(ctx, slog.LevelWarn, "the acknowledgement queue of ServiceControl cannot be inspected",
+			in.LogError(ctx, slog.LevelWarn, "the acknowledgement queue of ServiceControl cannot be inspected",
 				err, slog.String("queue", queue))
 		}
 		return err
@@ -63,7 +63,7 @@ func (in *incoming) noticeQueue(ctx context.Context) string {
 // noticeFailed records that the queue of a notice is missing.
 func (in *incoming) noticeFailed(ctx context.Context, notice *transport.Operation, err error) {
 	in.live.acks.missing(notice.Queue)
-	in.logError(ctx, slog.LevelWarn, "the acknowledgement queue of ServiceControl is missing: "+
+	in.LogError(ctx, slog.LevelWarn, "the acknowledgement queue of ServiceControl is missing: "+
 		"it learns from the audit copy that a message was processed", err, slog.String("queue", notice.Queue))
 }
 

@@ -32,13 +32,13 @@ type throttling struct {
 func joinLimit(_ context.Context, in *incoming) outcome {
 	t := &in.throttling
 	t.in, t.limit = in, in.e.limits.Of(func() string {
-		if t, _ := in.e.types.named(in.original.Headers.Get(header.EnclosedMessageTypes)); t != nil {
+		if t, _ := in.e.types.named(in.Original.Headers.Get(header.EnclosedMessageTypes)); t != nil {
 			return t.name
 		}
 		return "" // not registered
 	})
 	if most := in.live.limits.MaxHold; most > 0 {
-		t.until = time.Now().Add(most/2 - in.slot.Age())
+		t.until = time.Now().Add(most/2 - in.Slot.Age())
 	}
 	return nil
 }
@@ -61,7 +61,7 @@ func (t *throttling) await(ctx context.Context) outcome {
 		}
 		waited = true
 		in.giveUpKeys() // the message whose turn it is may need them
-		in.slot.Free()
+		in.Slot.Free()
 		switch in.await(ctx, d, changed) {
 		case happened:
 		case late:
@@ -70,7 +70,7 @@ func (t *throttling) await(ctx context.Context) outcome {
 			return in.cutShort(ctx)
 		}
 	}
-	if waited && in.slot.Regain(ctx) != nil {
+	if waited && in.Slot.Regain(ctx) != nil {
 		return in.cutShort(ctx)
 	}
 	return nil
@@ -92,26 +92,26 @@ func (a *attempt) throttle(ctx context.Context, err error) bool {
 	if failed != nil || !mendable {
 		return false
 	}
-	limited := t.limit.Failed(a.id, f.Now)
+	limited := t.limit.Failed(a.ID, f.Now)
 	t.report(ctx, f)
-	if !limited || a.settlement.completedFirst() {
+	if !limited || a.CompletedFirst() {
 		return false
 	}
 	if t.limit.Exhausted(&t.turn, f.Now, t.earlier) {
-		a.log().InfoContext(ctx, "a message failed as often, or for as long, as RateLimit allows: the policy decides",
-			slog.String("message", a.logID()),
+		a.Log.InfoContext(ctx, "a message failed as often, or for as long, as RateLimit allows: the policy decides",
+			slog.String("message", a.LogID()),
 			slog.Int("failures", t.turn.Failures.Failures), slog.Time("since", t.turn.Failures.Since))
 		return false
 	}
-	a.log().InfoContext(ctx, "a message failed while attempts are limited: it uses up no retry",
-		slog.String("message", a.logID()), slog.Int("tries", t.turn.Tries), slog.Any("error", err))
+	a.Log.InfoContext(ctx, "a message failed while attempts are limited: it uses up no retry",
+		slog.String("message", a.LogID()), slog.Int("tries", t.turn.Tries), slog.Any("error", err))
 	return true
 }
 
 // succeeded records that a message was handled.
 func (t *throttling) succeeded(ctx context.Context) {
 	if t.limit != nil && t.limit.Succeeded() {
-		t.report(ctx, recoverability.Failure{Queue: t.in.queue, Now: time.Now()})
+		t.report(ctx, recoverability.Failure{Queue: t.in.Queue, Now: time.Now()})
 	}
 }
 
@@ -133,10 +133,10 @@ func (t *throttling) report(ctx context.Context, f recoverability.Failure) {
 		}
 		if since.IsZero() {
 			kind = recoverability.RateLimitEnded
-			in.log().InfoContext(ctx, "a message was handled: attempts are no longer limited",
+			in.Log.InfoContext(ctx, "a message was handled: attempts are no longer limited",
 				slog.String("type", t.limit.Type), slog.Duration("after", f.Now.Sub(before)))
 		} else {
-			in.log().WarnContext(ctx, "failures in a row: one message at a time is attempted until one is handled",
+			in.Log.WarnContext(ctx, "failures in a row: one message at a time is attempted until one is handled",
 				slog.String("type", t.limit.Type), slog.Int("failures", failures), slog.Any("error", f.Err))
 		}
 		concerns := &recoverability.Failure{Queue: f.Queue, Type: t.limit.Type, Err: f.Err, Now: f.Now}
@@ -158,8 +158,8 @@ func (t *throttling) deferrable() bool { return t.in.live.limits.MaxDelay > 0 }
 func (t *throttling) postpone(ctx context.Context) outcome {
 	in := t.in
 	if !t.deferrable() {
-		in.e.failures.SetThrottled(in.failureKey(), t.all())
-		in.settlement.release(ctx)
+		in.e.failures.SetThrottled(in.FailureKey(), t.all())
+		in.Release(ctx)
 		return over{}
 	}
 	return t.copyFor(ctx, t.limit.Deferral(time.Now()))
@@ -170,8 +170,8 @@ func (t *throttling) postpone(ctx context.Context) outcome {
 func (t *throttling) copyFor(ctx context.Context, after time.Duration) outcome {
 	in := t.in
 	after = min(after, in.live.limits.MaxDelay)
-	headers := fault.DeferHeaders(in.original.Headers, t.usedRetries(), t.all())
-	err := in.settlement.complete(ctx, nil, []transport.Operation{in.copyTo(in.queue, headers, after)})
+	headers := fault.DeferHeaders(in.Original.Headers, t.usedRetries(), t.all())
+	err := in.Complete(ctx, nil, []transport.Operation{in.CopyTo(in.Queue, headers, after)})
 	switch {
 	case err == nil:
 	case copies.OfMessage(err):
@@ -179,11 +179,11 @@ func (t *throttling) copyFor(ctx context.Context, after time.Duration) outcome {
 	default:
 		return back{in.keep(ctx, err)}
 	}
-	if !in.settlement.lostLease() {
-		in.e.failures.Forget(in.failureKey()) // the copy carries them
+	if !in.LostLease() {
+		in.e.failures.Forget(in.FailureKey()) // the copy carries them
 	}
-	in.log().DebugContext(ctx, "a message is postponed, without a retry used up",
-		slog.String("message", in.logID()), slog.Duration("after", after))
+	in.Log.DebugContext(ctx, "a message is postponed, without a retry used up",
+		slog.String("message", in.LogID()), slog.Duration("after", after))
 	return over{}
 }
 
@@ -191,11 +191,11 @@ func (t *throttling) copyFor(ctx context.Context, after time.Duration) outcome {
 // this process knows where the broker does not count.
 func (t *throttling) usedRetries() int {
 	in := t.in
-	used := fault.UsedRetries(in.original.Headers)
-	if attempt := in.delivery.Attempt(); attempt.Exact {
+	used := fault.UsedRetries(in.Original.Headers)
+	if attempt := in.Received.Attempt(); attempt.Exact {
 		return used + attempt.N - 1
 	}
-	known, _ := in.e.failures.Known(in.failureKey())
+	known, _ := in.e.failures.Known(in.FailureKey())
 	return used + known.Failed
 }
 
@@ -205,12 +205,12 @@ func (t *throttling) earlier(now time.Time) fault.Throttled {
 	in := t.in
 	switch {
 	case !t.deferrable():
-		known, _ := in.e.failures.Known(in.failureKey())
+		known, _ := in.e.failures.Known(in.FailureKey())
 		return known.Throttled
-	case in.delivery.Attempt().N > 1:
+	case in.Received.Attempt().N > 1:
 		return fault.Throttled{}
 	}
-	return fault.ThrottledFailures(in.original.Headers, now)
+	return fault.ThrottledFailures(in.Original.Headers, now)
 }
 
 // all returns those, and the failures of this delivery.

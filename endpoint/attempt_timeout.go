@@ -34,16 +34,16 @@ func (c Config) bounded() bool {
 // number of the attempt in the context, and with a deadline for all handlers together. That is in
 // the place of Config.HandlerTimeout.
 func (a *attempt) invokeWithin(ctx context.Context, l *pipeline.Logical) error {
-	typ := firstType(a.original.Headers)
-	use := a.live.recoverability.RetryOf(typ, a.original.Headers)
+	typ := firstType(a.Original.Headers)
+	use := a.live.recoverability.RetryOf(typ, a.Original.Headers)
 	if use.Mode != 0 {
 		made := a.inline
 		if use.Mode == resilience.DeferredMode {
-			made = fault.DelayedRetries(a.original.Headers)
+			made = fault.DelayedRetries(a.Original.Headers)
 		}
 		ctx = resilience.WithAttempt(ctx, made+1, use.Policy.Retries()+1)
 	}
-	timed, _ := a.live.recoverability.LimitOf(typ, a.original.Headers)
+	timed, _ := a.live.recoverability.LimitOf(typ, a.Original.Headers)
 	policy, limit := timed.Name, timed.Timeout
 	if t := a.e.types.byName[l.Type]; limit == 0 && t != nil { // a behavior may have changed Type
 		policy, limit = "", t.timeout

@@ -60,7 +60,7 @@ func (a *refusedAudit) next(op transport.Operation, l *live) transport.Operation
 
 // reportAudit reports that the error queue has the audit copy, if the audit queue refused it.
 func (in *incoming) reportAudit(ctx context.Context) {
-	if in.audit != nil && !in.settlement.lostLease() {
+	if in.audit != nil && !in.LostLease() {
 		in.audit.copied.report(ctx, "the audit copy of a message was refused and moved to the error queue: the message was handled")
 	}
 }

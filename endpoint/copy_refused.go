@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/errtree"
@@ -52,7 +53,7 @@ func (c *refusedCopy) queue() string { return c.live.recoverability.ErrorQueue }
 func (c *refusedCopy) report(ctx context.Context, text string) {
 	f := c.failure
 	c.live.e.cfg.Logger.ErrorContext(ctx, text, //nolint:sloglint // the texts are constants of the callers
-		slog.String("message", errtree.Cut(f.MessageID, maxLogged)), slog.String("type", errtree.Cut(f.Type, maxLogged)),
+		slog.String("message", errtree.Cut(f.MessageID, settle.MaxLogged)), slog.String("type", errtree.Cut(f.Type, settle.MaxLogged)),
 		slog.String("queue", f.Queue), slog.String("error_queue", c.queue()), slog.Any("error", f.Err))
 	c.live.notify(ctx, recoverability.Notification{
 		Kind: recoverability.MovedToError, Action: recoverability.MoveToError{Queue: c.queue()}, Failure: &f, To: c.queue(),
@@ -74,8 +75,8 @@ func (e *copyError) FaultClass() string { return "undeliverable" }
 // moveRefused moves a message to the error queue, because a copy of it was refused for its content.
 // If the error queue refuses the message too, the message waits for the queue, or is requeued.
 func (in *incoming) moveRefused(ctx context.Context, failure *copyError) outcome {
-	in.logError(ctx, slog.LevelError, "a copy of a message was refused: moving the message to the error queue", failure)
-	in.slot.Free()
-	r, rec := in.newAttempt().burial(ctx, in.queue, failure)
+	in.LogError(ctx, slog.LevelError, "a copy of a message was refused: moving the message to the error queue", failure)
+	in.Slot.Free()
+	r, rec := in.newAttempt().burial(ctx, in.Queue, failure)
 	return in.recovered(ctx, r.end(ctx, rec, r.conclude(ctx, rec)))
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
@@ -14,7 +15,7 @@ var (
 	ErrNotRunning = errors.New("the endpoint is not running")
 	// ErrSessionOver is returned by a [Session] that is used after its handlers have returned: a
 	// message could not be sent with the handled one any more.
-	ErrSessionOver = errors.New("the message has been handled: its session is over")
+	ErrSessionOver = work.ErrOver
 	// ErrHandlerTimeout is the cause of a handler's context that was cancelled after
 	// [Config.HandlerTimeout]. The error that the handler then returns wraps it.
 	ErrHandlerTimeout error = timeoutError{}
@@ -25,9 +26,6 @@ var (
 
 	errNotRegistered = errors.New("not registered: add it to Config.Messages")
 	errNoHandler     = errors.New("no handler: add one to Config.Handlers")
-
-	// errSettled is for a behavior that calls next again after the message is settled.
-	errSettled = errors.New("the message is settled already: nothing more can be done about it")
 
 	// errRunGoexit is for a function of the transport's configuration, such as one for credentials.
 	errRunGoexit = errors.New("a function of the configuration ended the goroutine of Run (runtime.Goexit)")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/internal/goroutines"
 )
 
@@ -29,7 +30,7 @@ var (
 func (in *incoming) asFunction(call *overdue.Call, name *string, f func() error) error {
 	return panics.Apart(func() error {
 		call.EnterFunction(name)
-		in.live.calls.Begin(call, in.queue, in.id, goroutines.ID())
+		in.live.calls.Begin(call, in.Queue, in.ID, goroutines.ID())
 		defer in.live.calls.End(call)
 		return f()
 	})
@@ -37,7 +38,7 @@ func (in *incoming) asFunction(call *overdue.Call, name *string, f func() error)
 
 // Late implements [overdue.Observer]: the messages behind one whose call is late take their keys
 // before it.
-func (in *incoming) Late() { in.keyed.arrivals.Overtake(in.slot) }
+func (in *incoming) Late() { in.keyed.arrivals.Overtake(in.Slot) }
 
 // observe has the watch tell the message that a call is late, if other messages wait for it to take
 // its keys.
@@ -51,10 +52,10 @@ func (in *incoming) observe(call *overdue.Call) {
 // fails, the message cannot be decoded.
 func translate(_ context.Context, in *incoming) outcome {
 	f := in.live.translate
-	if in.delivery.Message().Undecodable != nil {
+	if in.Received.Message().Undecodable != nil {
 		return nil
 	}
-	m := sharedCopy(in.delivery.Message())
+	m := sharedCopy(in.Received.Message())
 	m.Native = maps.Clone(m.Native)
 	call := &in.first.running
 	in.observe(call)
@@ -63,9 +64,9 @@ func translate(_ context.Context, in *incoming) outcome {
 		return nil
 	})
 	if err != nil {
-		m = sharedCopy(in.delivery.Message())
+		m = sharedCopy(in.Received.Message())
 		m.Undecodable = fmt.Errorf("%s: %w", nameTranslate, err)
 	}
-	in.original, in.id = originalOf(m)
+	in.Original, in.ID = settle.OriginalOf(m)
 	return nil
 }

@@ -102,7 +102,7 @@ func (r *roads) composeAttempt(l *live) {
 }
 
 func startSlowly(_ context.Context, in *incoming) outcome {
-	in.live.slow.Received(in.delivery.Attempt().N)
+	in.live.slow.Received(in.Received.Attempt().N)
 	return nil
 }
 
@@ -113,11 +113,11 @@ func mayWait(_ context.Context, in *incoming) outcome {
 
 // moveDecided moves a message that was held before to the error queue, without a handler.
 func moveDecided(ctx context.Context, in *incoming) outcome {
-	queue, ok := in.delivery.Message().Headers.Lookup(header.HoldfastFaultDecided)
+	queue, ok := in.Received.Message().Headers.Lookup(header.HoldfastFaultDecided)
 	if !ok {
 		return nil
 	}
-	in.slot.Free()
+	in.Slot.Free()
 	return in.recovered(ctx, in.newAttempt().moveDecided(ctx, queue))
 }
 
@@ -130,7 +130,7 @@ func startClock(_ context.Context, a *attempt) (outcome, error) {
 
 // completeFirst ends an attempt whose message cannot be completed: the broker delivers it again.
 func completeFirst(ctx context.Context, a *attempt) (outcome, error) {
-	if !a.settlement.completeFirst(ctx) {
+	if !a.CompleteFirst(ctx) {
 		return over{}, nil
 	}
 	return nil, nil
@@ -151,7 +151,7 @@ func countSlowStart(_ context.Context, a *attempt) (outcome, error) {
 
 func refuseOverfull(_ context.Context, a *attempt) (outcome, error) {
 	if err := a.live.outbox.overfull(); err != nil {
-		return nil, a.session.storeFailed(err)
+		return nil, a.session.unit.Fail(err)
 	}
 	return nil, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/held"
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/errtree"
@@ -46,7 +47,7 @@ func (r *recovery) canWait(err error) bool {
 // isHeldable reports whether the message may wait and can be moved later: a transaction cannot be
 // kept open.
 func (x *execution) isHeldable() bool {
-	return x.mayWait && x.exclusive == nil && x.session.tx == nil && !x.settlement.over() && !x.settlement.completedFirst()
+	return x.mayWait && x.exclusive == nil && !x.session.unit.HasTx() && !x.Over() && !x.CompletedFirst()
 }
 
 // beginHold holds the message whose move has failed with err, and reports it. It returns false if
@@ -55,7 +56,7 @@ func (r *recovery) beginHold(ctx context.Context, err error) (w waits, ok bool) 
 	if !r.canWait(err) {
 		return w, false
 	}
-	queue, size := r.move.wanted.Queue, int64(len(r.original.Body)+r.original.Headers.Size())
+	queue, size := r.move.wanted.Queue, int64(len(r.Original.Body)+r.Original.Headers.Size())
 	enter := r.live.room.Enter
 	if _, line := errors.AsType[*lineError](err); line {
 		enter = r.live.room.Follow
@@ -64,13 +65,13 @@ func (r *recovery) beginHold(ctx context.Context, err error) (w waits, ok bool) 
 	if place == nil {
 		return w, false
 	}
-	until := r.slot.Hold()
+	until := r.Slot.Hold()
 	if most := r.live.limits.MaxHold; until.IsZero() && most > 0 {
-		until = time.Now().Add(most - r.slot.Age())
+		until = time.Now().Add(most - r.Slot.Age())
 	}
 	r.move.again = true
 	if begins {
-		r.log().ErrorContext(ctx, "an error queue accepts no messages: failed messages are held until it does",
+		r.Log.ErrorContext(ctx, "an error queue accepts no messages: failed messages are held until it does",
 			slog.String("queue", queue), slog.Any("error", err))
 	}
 	r.reportKept(ctx, err)
@@ -93,25 +94,25 @@ func (in *incoming) hold(ctx context.Context, w waits) {
 				place.Refused(err)
 				continue
 			}
-			if !in.settlement.lostLease() {
+			if !in.LostLease() {
 				in.endHold(ctx, place.Accepted())
 			}
 			return
 		case <-look.C:
 			if in.deliveryLost() {
-				in.settlement.drop()
+				in.Drop()
 				return
 			}
 			if in.deliveryEndsSoon(w.until) {
 				x.leave(ctx)
 				return
 			}
-		case <-in.slot.Stopping():
+		case <-in.Slot.Stopping():
 			x.leave(ctx)
 			return
 		case <-ctx.Done():
 			if errors.Is(context.Cause(ctx), transport.ErrLeaseLost) {
-				in.settlement.drop()
+				in.Drop()
 			} else {
 				x.leave(ctx)
 			}
@@ -123,20 +124,20 @@ func (in *incoming) hold(ctx context.Context, w waits) {
 // endHold logs the end of the wait for an error queue; s is nil while others wait.
 func (in *incoming) endHold(ctx context.Context, s *held.State) {
 	if s != nil {
-		in.log().InfoContext(ctx, "no failed message waits for an error queue any more", slog.String("queue", s.Queue),
+		in.Log.InfoContext(ctx, "no failed message waits for an error queue any more", slog.String("queue", s.Queue),
 			slog.Duration("after", time.Since(s.Since)), slog.Int("moved", s.Accepted))
 	}
 }
 
 func (in *incoming) deliveryLost() bool {
-	d, ok := in.delivery.(transport.LossDetector)
+	d, ok := in.Received.(transport.LossDetector)
 	return ok && d.Lost()
 }
 
 // deliveryEndsSoon reports whether the broker is about to deliver the message again: after three
 // quarters of the time for which it may be unsettled, or after half of a lease without a renewal.
 func (in *incoming) deliveryEndsSoon(until time.Time) bool {
-	return in.slot.LeaseLate() || !until.IsZero() && time.Until(until) <= in.live.limits.MaxHold/4
+	return in.Slot.LeaseLate() || !until.IsZero() && time.Until(until) <= in.live.limits.MaxHold/4
 }
 
 // tryAgain moves a held message once more.
@@ -167,15 +168,15 @@ func (x *execution) leave(ctx context.Context) {
 		err := x.leaveTo(ctx, exit)
 		switch {
 		case err == nil:
-			x.forgetFailures()
+			x.ForgetFailures()
 			return
-		case x.settlement.over():
+		case x.Over():
 			return
 		case copies.Unanswered(err):
 			x.live.exits.NoAnswer(exit.Queue)
 		}
 	}
-	x.settlement.retry(ctx)
+	x.Retry(ctx)
 }
 
 // exits returns the places for the copy, the best first.
@@ -184,14 +185,14 @@ func (x *execution) exits() (all []transport.Operation) {
 		all = append(all, transport.Operation{Queue: queue})
 	}
 	if most := x.live.limits.MaxDelay; most > 0 {
-		all = append(all, transport.Operation{Queue: x.queue, After: min(decidedDelay, most)})
+		all = append(all, transport.Operation{Queue: x.Queue, After: min(decidedDelay, most)})
 	}
 	return all
 }
 
 func (x *execution) leaveTo(ctx context.Context, exit transport.Operation) (err error) {
 	defer panics.Catch(&err)
-	whole := x.copyTo(exit.Queue, x.original.Headers.CopyOnWrite(), 0).Message
+	whole := x.CopyTo(exit.Queue, x.Original.Headers.CopyOnWrite(), 0).Message
 	return x.to(ctx, exit.Queue, exit.After, func(yield func(copies.Form, *transport.Message) bool) {
 		for form, m := range copies.ForErrorQueue(whole, x.rec.Fault) {
 			m.Headers = fault.DecidedHeaders(m.Headers, x.wanted.Queue)
@@ -207,12 +208,12 @@ func (x *execution) leaveTo(ctx context.Context, exit transport.Operation) (err 
 func (a *attempt) moveDecided(ctx context.Context, queue string) result {
 	r := newRecovery(a.incoming)
 	r.at, r.finalised = a.origin(), true
-	m := *copies.Unpacked(a.delivery.Message())
+	m := *copies.Unpacked(a.Received.Message())
 	var failed header.Map
 	m.Headers, failed = fault.LeaveDecided(m.Headers)
-	a.original = &m
+	a.Original = &m
 	rec := r.begin(a, a.facts(&decidedError{failed.Get(header.ExceptionMessage), failed.Get(header.HoldfastFaultClass)}))
-	rec.Failure.Queue = cmp.Or(a.live.names.of(failed.Get(header.FailedQ)), a.queue)
+	rec.Failure.Queue = cmp.Or(a.live.names.of(failed.Get(header.FailedQ)), a.Queue)
 	rec.Action = recoverability.MoveToError{Queue: a.live.errorQueueOf(queue)}
 	if rec.Fault = failed; failed.Get(header.FailedQ) == "" { // the copy had no room for the headers, or no endpoint has made it
 		rec.Fault = r.faultHeaders(ctx, rec.Failure)
@@ -235,7 +236,7 @@ func (l *live) errorQueueOf(named string) string {
 type decidedError struct{ text, class string }
 
 func (e *decidedError) Error() string {
-	return errtree.Cut(cmp.Or(e.text, "the message has failed before, and does not say why"), maxLogged)
+	return errtree.Cut(cmp.Or(e.text, "the message has failed before, and does not say why"), settle.MaxLogged)
 }
 
 // FaultClass returns the class of the fault in the error queue.

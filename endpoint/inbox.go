@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -36,38 +37,38 @@ type inbox struct {
 // recognize reports whether the message was handled before. Its error is that of a message with the
 // id of another, or of the database.
 func (b *inbox) recognize(ctx context.Context, a *attempt) (handled bool, err error) {
-	if !isNamed(a.id) {
-		if _, logged := b.unnamed.LoadOrStore(a.queue, nil); !logged {
-			a.log().WarnContext(ctx, "a message has no id, so the inbox recognizes no second delivery of it: let its sender set a message id, "+
-				"or set Message.ID in the Translate function of the transport", slog.String("queue", a.queue))
+	if !settle.IsNamed(a.ID) {
+		if _, logged := b.unnamed.LoadOrStore(a.Queue, nil); !logged {
+			a.Log.WarnContext(ctx, "a message has no id, so the inbox recognizes no second delivery of it: let its sender set a message id, "+
+				"or set Message.ID in the Translate function of the transport", slog.String("queue", a.Queue))
 		}
 		return false, nil
 	}
 	key, state, err := b.look(ctx, a)
 	if err != nil {
-		return false, a.session.storeFailed(fmt.Errorf("look for the message in inbox %q: %w", b.name, err))
+		return false, a.session.unit.Fail(fmt.Errorf("look for the message in inbox %q: %w", b.name, err))
 	}
 	switch state {
 	case transport.Handled:
 		b.duplicates.Add(1)
 		return true, nil
 	case transport.HandledOther:
-		return false, recoverability.Unrecoverable(&sameIDError{a.logID()})
+		return false, recoverability.Unrecoverable(&sameIDError{a.LogID()})
 	case transport.NotHandled:
 	}
-	a.session.key = &key
+	a.session.unit.Key = &key
 	return false, nil
 }
 
 // look returns the key of a message and its state: the one found when the message arrived, as long
 // as that is good.
 func (b *inbox) look(ctx context.Context, a *attempt) (transport.HandledKey, transport.HandledState, error) {
-	early, ok := a.slot.Attached().(*look)
+	early, ok := a.Slot.Attached().(*look)
 	if ok && a.live.translate != nil { // the message may have got another id or body
-		ok = early.key == b.keyOf(a.original, a.queue, a.id)
+		ok = early.key == b.keyOf(a.Original, a.Queue, a.ID)
 	}
 	if !ok {
-		early = &look{key: b.keyOf(a.original, a.queue, a.id)}
+		early = &look{key: b.keyOf(a.Original, a.Queue, a.ID)}
 	}
 	if b.begun.isFirst(early.key.ID, early.begun) && ok && a == &a.first && time.Since(early.at) < lookAge {
 		return early.key, early.state, nil
@@ -160,11 +161,11 @@ func hashedID(queue, id string) (key [16]byte) {
 // message, waits for a notice.
 func (a *attempt) completeAgain(ctx context.Context) {
 	a.leaveLimit()
-	a.slot.Free()
-	a.log().InfoContext(ctx, "a message was handled before: it is completed, and not handled again",
-		slog.String("message", a.logID()), slog.Int("attempt", a.receive.Attempt.N))
+	a.Slot.Free()
+	a.Log.InfoContext(ctx, "a message was handled before: it is completed, and not handled again",
+		slog.String("message", a.LogID()), slog.Int("attempt", a.receive.Attempt.N))
 	if err := a.completeProcessed(ctx, nil, nil, nil, ""); err != nil {
-		a.settlement.abandon(ctx, "a message that was handled before could not be completed: the broker delivers it again", err)
+		a.Abandon(ctx, "a message that was handled before could not be completed: the broker delivers it again", err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -52,8 +53,8 @@ func (b *inbox) lookForAll(ctx context.Context, queue string, arrived []pump.Slo
 	slots := make([]*pump.Slot, 0, len(arrived))
 	begun := b.begun.count()
 	for i := range arrived {
-		m, id := originalOf(arrived[i].Delivery().Message())
-		if isNamed(id) && m.Undecodable == nil {
+		m, id := settle.OriginalOf(arrived[i].Delivery().Message())
+		if settle.IsNamed(id) && m.Undecodable == nil {
 			key := b.keyOf(m, queue, id)
 			looks, keys = append(looks, look{key: key, at: now, begun: begun}), append(keys, key)
 			slots = append(slots, &arrived[i])

@@ -1,18 +1,12 @@
 package endpoint
 
 import (
-	"cmp"
-	"context"
-	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/header"
-	"github.com/holdfast-go/holdfast/internal/copies"
-	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -23,16 +17,12 @@ import (
 // allocated with it. Each further one is new, with a session of its own, because a goroutine
 // that outlives an attempt may still use its session.
 type incoming struct {
-	e        *Endpoint
-	live     *live
-	delivery transport.Delivery
-	slot     *pump.Slot
-	queue    string
-	road     *road // its guards; nil in the driver's own queues
-	id       string
-	original *transport.Message // as received, without the headers of the quarantine; never changed
+	settle.Delivery
 
-	settlement settlement
+	e    *Endpoint
+	live *live
+	road *road // its guards; nil in the driver's own queues
+
 	throttling throttling // the zero value where attempts are never limited
 	keyed      keyed
 	conflicts  conflicts
@@ -42,48 +32,23 @@ type incoming struct {
 	cleared    bool          // a suspect that the quarantine did not take
 	inline     int           // retries within this delivery
 	audit      *refusedAudit // nil unless the audit copy was refused
-	recovery   *recovery     // nil until the attempt has failed
 	first      attempt
 }
 
-// numberedID begins the id of a message that has only the broker's number. Copies keep it. Another
-// message may get the same number when the database of the broker is restored, or the queue is
-// created anew.
-const numberedID = "native:"
-
-// isNamed reports whether the sender has given the message its id, so that no other message has the
-// same id.
-func isNamed(id string) bool {
-	return id != "" && !strings.HasPrefix(id, numberedID) && !transport.IsContentID(id)
-}
-
 func (l *live) newIncoming(d transport.Delivery, slot *pump.Slot, queue string) *incoming {
-	in := &incoming{e: l.e, live: l, delivery: d, slot: slot, queue: queue}
-	in.original, in.id = originalOf(d.Message())
-	in.settlement.in, in.keyed.locks = in, l.keys
+	in := &incoming{e: l.e, live: l}
+	in.Settler, in.Received, in.Slot, in.Queue = &l.settler, d, slot, queue
+	in.Original, in.ID = settle.OriginalOf(d.Message())
+	in.keyed.locks = l.keys
 	return in
-}
-
-// originalOf returns a received message as its sender made it, and its id. A packed message is
-// unpacked, whoever returned it.
-func originalOf(received *transport.Message) (m *transport.Message, id string) {
-	m = copies.Unpacked(received)
-	if h, returned := fault.ReturnedHeaders(m.Headers); returned {
-		own := *m
-		own.Headers, m = h, &own
-	}
-	if id = cmp.Or(m.ID, m.Headers.Get(header.MessageID)); id == "" && m.NativeID != "" {
-		id = numberedID + m.NativeID // of another producer
-	}
-	return m, id
 }
 
 // facts returns the message and everything about its failure that is known without counting.
 func (in *incoming) facts(err error) recoverability.Failure {
 	now := time.Now()
-	m, attempt := sharedCopy(in.original), in.delivery.Attempt()
+	m, attempt := sharedCopy(in.Original), in.Received.Attempt()
 	return recoverability.Failure{
-		Err: err, MessageID: in.id, Type: firstType(m.Headers), Queue: in.queue,
+		Err: err, MessageID: in.ID, Type: firstType(m.Headers), Queue: in.Queue,
 		Headers: m.Headers, Body: m.Body, Native: m.Native,
 		Attempt: attempt.N, AttemptExact: attempt.Exact, Immediate: attempt.N + fault.UsedRetries(m.Headers),
 		Delayed:      fault.DelayedRetries(m.Headers),
@@ -108,46 +73,4 @@ func firstType(h header.Map) string {
 		return name
 	}
 	return ""
-}
-
-// copyTo returns an operation that sends the message, as it was received, to a queue. The copy
-// keeps the broker's id, so that a driver can distinguish copies of different deliveries, and the
-// broker's properties, so that a driver can send them again.
-func (in *incoming) copyTo(queue string, headers header.Map, after time.Duration) transport.Operation {
-	headers.SetDefault(header.MessageID, in.id)
-	return transport.Operation{
-		Message: &transport.Message{
-			ID: in.id, NativeID: in.original.NativeID, Native: in.original.Native,
-			Headers: headers, Body: in.original.Body,
-		},
-		Queue: queue, After: after,
-	}
-}
-
-func (in *incoming) log() *slog.Logger { return in.e.cfg.Logger }
-
-// maxLogged bounds a text of a message in a line of the log, in bytes. Its sender chooses the id
-// and the type.
-const maxLogged = 512
-
-// logID returns the id of the message for the log.
-func (in *incoming) logID() string { return errtree.Cut(in.id, maxLogged) }
-
-// forgetFailures ends the cycle of the message. Other messages may have an id that is made of the
-// content: they have not crashed a process, although they were delivered before and have no failure
-// here.
-func (in *incoming) forgetFailures() {
-	if transport.IsContentID(in.id) {
-		in.e.failures.Clear(in.failureKey())
-		return
-	}
-	in.e.failures.Forget(in.failureKey())
-}
-
-func (in *incoming) failureKey() failurelog.Key { return failurelog.KeyOf(in.queue, in.id) }
-
-// logError logs an error that concerns the message.
-func (in *incoming) logError(ctx context.Context, level slog.Level, text string, err error, attrs ...slog.Attr) {
-	attrs = append(attrs, slog.String("message", in.logID()), slog.Any("error", err))
-	in.log().LogAttrs(ctx, level, text, attrs...) //nolint:sloglint // the texts are constants of the callers
 }

@@ -46,9 +46,9 @@ func checkKey(key string) error {
 // passKeys is a guard. If no handler of the message has a key, by the headers that the message arrived
 // with, the messages behind it may take their keys.
 func passKeys(_ context.Context, in *incoming) outcome {
-	_, calls := in.e.types.named(in.original.Headers.Get(header.EnclosedMessageTypes))
+	_, calls := in.e.types.named(in.Original.Headers.Get(header.EnclosedMessageTypes))
 	if !slices.ContainsFunc(calls, func(c call) bool { return c.key != nil }) {
-		in.keyed.arrivals.Pass(in.slot)
+		in.keyed.arrivals.Pass(in.Slot)
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func (a *attempt) lockKeys(ctx context.Context, r *pipeline.Receive, value any) 
 		a.leaveLimit() // a message with these keys may wait for it
 		k.lock.Leave()
 	}
-	k.lock = k.locks.Enter(k.arrivals, a.slot, keys)
+	k.lock = k.locks.Enter(k.arrivals, a.Slot, keys)
 	if granted := k.lock.Granted(); granted != nil {
 		began := time.Now()
 		err = a.awaitKeys(ctx, granted)
@@ -121,7 +121,7 @@ func (a *attempt) awaitKeys(ctx context.Context, granted <-chan struct{}) error 
 		a.keyed.ended = released{}
 		return pump.ErrStopping
 	case canceled:
-		if !a.settlement.completedFirst() {
+		if !a.CompletedFirst() {
 			a.keyed.ended = released{}
 		}
 	}
@@ -146,6 +146,6 @@ func (in *incoming) giveUpKeys() {
 		k.lock = nil
 	}
 	if k.arrivals != nil {
-		k.arrivals.Pass(in.slot)
+		k.arrivals.Pass(in.Slot)
 	}
 }

@@ -27,6 +27,7 @@ type outbox struct {
 	destinations destinations
 	book         destination.Book // of the destinations that the relay sends to
 	backlog      backlog
+	outage       *outage // of the database
 }
 
 // openOutbox connects to the database of the outbox. It returns nil where none is configured.
@@ -119,6 +120,9 @@ func (l *live) prepareOutbox(ctx context.Context) error {
 	}
 	if l.outbox != nil || l.inbox != nil {
 		l.outage = l.newOutage(ctx)
+		if l.outbox != nil {
+			l.outbox.outage = l.outage
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("endpoint %q: %w", l.e.cfg.Name, err)

@@ -254,7 +254,7 @@ func (r *relay) move(row *relayRow, ops []transport.Operation) (err error) {
 	if !ok {
 		return errNotReplaced
 	}
-	return completer.CompleteWith(r.live.settling.context(), ops)
+	return completer.CompleteWith(r.live.settler.Context(), ops)
 }
 
 // dispatch sends operations. A panic of the driver or of a behavior must not end the process, which
@@ -334,7 +334,7 @@ func (b *relayBatch) completeSent(ctx context.Context) (left bool) {
 		}
 	}
 	b.mu.Unlock()
-	settling := b.relay.live.settling.context()
+	settling := b.relay.live.settler.Context()
 	errs := make([]error, len(done))
 	var all sync.WaitGroup
 	for i, row := range done {
@@ -373,7 +373,7 @@ func (b *relayBatch) release(ctx context.Context) {
 		if row.left == 0 {
 			continue
 		}
-		if err := row.delivery.Release(b.relay.live.settling.context()); err != nil && !errors.Is(err, transport.ErrLeaseLost) {
+		if err := row.delivery.Release(b.relay.live.settler.Context()); err != nil && !errors.Is(err, transport.ErrLeaseLost) {
 			b.relay.live.e.cfg.Logger.WarnContext(ctx, "a message of the outbox could not be released: it is sent when its lease ends",
 				slog.Any("error", err))
 		}

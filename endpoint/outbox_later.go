@@ -102,7 +102,7 @@ func (r *relay) defers(row *relayRow, off *postponement) error {
 	_, calls := r.outbox.conn.(transport.Hastener)
 	var err error
 	if ok && calls && len(off.rest) == row.total && !row.outdated {
-		waits.Handle, err = d.Defer(r.live.settling.context(), off.after)
+		waits.Handle, err = d.Defer(r.live.settler.Context(), off.after)
 	} else {
 		if !off.fixed {
 			off.after = min(off.after, uncalled)
@@ -143,5 +143,5 @@ func (r *relay) storeAgain(row *relayRow, rest []transport.Operation, after time
 	if !ok {
 		return errNotReplaced
 	}
-	return completer.CompleteWith(r.live.settling.context(), stored)
+	return completer.CompleteWith(r.live.settler.Context(), stored)
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/stateful"
@@ -123,36 +124,23 @@ func away(err error) bool {
 	return errors.Is(err, transport.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// commitError is the error of the commit that stores what a message did. Other errors of the outbox
-// and inbox are those of statements before it.
-type commitError struct{ error }
-
-func (e *commitError) Unwrap() error { return e.error }
-
-// expiredError is the error of a call whose context the handler had let end, as by a time limit. It
-// says nothing about the database.
-type expiredError struct{ error }
-
-func (e *expiredError) Unwrap() error { return e.error }
-
 // failsAlone reports whether the attempt has failed as in an outage, and the database stores other
 // things nevertheless: the commit has failed because of a deferred trigger, of a handler that has
 // made its transaction read-only or has changed its role, or after a long time, or a statement
 // about records has failed because of an earlier handler or of a time limit. Such an attempt is
 // repeated, and then a failure of the message: it would otherwise wait without end.
 func (a *attempt) failsAlone(ctx context.Context, err error, repeatable bool) bool {
-	s := &a.settlement
-	if a.live.outage == nil || s.over() || s.completedFirst() || s.busyQueue() != "" || ctx.Err() != nil {
+	if a.live.outage == nil || a.Over() || a.CompletedFirst() || a.BusyQueue() != "" || ctx.Err() != nil {
 		return false
 	}
-	if failed, ok := errors.AsType[*commitError](a.session.storeError()); ok && mayBeOutage(failed) {
+	if failed, ok := errors.AsType[*work.CommitError](a.session.unit.Failure()); ok && mayBeOutage(failed) {
 		return a.storesOthers(ctx, failed)
 	}
 	failed := errtree.Find[*stateful.StoreError](err)
 	if failed == nil || repeatable || !mayBeOutage(failed) || !a.storesOthers(ctx, failed) {
 		return false
 	}
-	a.settlement.rollback(ctx, &a.session) // the question takes a connection of those for handlers
+	a.session.unit.Rollback(ctx) // the question takes a connection of those for handlers
 	ctx, cancel := context.WithTimeout(ctx, outageProbe)
 	defer cancel()
 	return a.live.storesRecords(ctx) == nil
@@ -168,7 +156,7 @@ func (a *attempt) storesOthers(ctx context.Context, failed error) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, outageProbe)
 	defer cancel()
-	_, tx := a.session.end()
+	_, tx := a.session.unit.End()
 	if d, ok := tx.(transport.OutageDetector); ok && d.Outage(ctx, failed) {
 		return false // a full disk may have room for a small row
 	}
@@ -200,7 +188,7 @@ func (e *brokenError) FaultClass() string { return "connection" }
 // delivery, is the only one: the database stores other things. A server that restarts refuses the
 // first connections, which is an outage.
 func (a *attempt) breaksAlone(ctx context.Context, err error) bool {
-	return a.live.outage != nil && !a.settlement.over() && !a.settlement.completedFirst() && ctx.Err() == nil &&
+	return a.live.outage != nil && !a.Over() && !a.CompletedFirst() && ctx.Err() == nil &&
 		a.storesOthers(ctx, err)
 }
 
@@ -224,11 +212,11 @@ func (l *live) deniesIDs(ctx context.Context) bool {
 // attempt ended with failure; nil otherwise. A statement of a handler, in its transaction tx, may
 // have found out first, perhaps during the commit.
 func (a *attempt) storeAway(ctx context.Context, tx transport.Tx, failure error) error {
-	if a.live.outage == nil || a.settlement.completedFirst() {
+	if a.live.outage == nil || a.CompletedFirst() {
 		return nil
 	}
-	err := a.session.storeError()
-	if _, expired := errors.AsType[*expiredError](err); expired {
+	err := a.session.unit.Failure()
+	if _, expired := errors.AsType[*work.ExpiredError](err); expired {
 		ctx, cancel := context.WithTimeout(ctx, outageProbe)
 		defer cancel()
 		err = a.live.probe(ctx)
@@ -317,8 +305,8 @@ func (in *incoming) impeded(ctx context.Context, err error) outcome {
 	p := &in.impediment
 	if p.since.IsZero() {
 		p.since, p.pause = time.Now(), backoff.Backoff{Min: outageMin, Max: outageMax}
-		in.log().WarnContext(ctx, "a message finds that the database is full, and the database stores "+
-			"others: the message waits without using up a retry", slog.String("message", in.logID()),
+		in.Log.WarnContext(ctx, "a message finds that the database is full, and the database stores "+
+			"others: the message waits without using up a retry", slog.String("message", in.LogID()),
 			slog.Duration("at_most", maxImpeded), slog.Any("error", err))
 	} else if time.Since(p.since) >= maxImpeded {
 		return failed{&impededError{errtree.Mark{Err: err}}}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/transport"
@@ -39,7 +40,7 @@ func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, 
 		}
 		final = true
 	}
-	if own.tries++; !final && own.tries < settleTries {
+	if own.tries++; !final && own.tries < settle.Tries {
 		return true
 	}
 	if op.Message.Headers.Get(header.ControlMessage) != "" {

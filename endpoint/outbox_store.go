@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
+	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/envelope"
 	"github.com/holdfast-go/holdfast/internal/uuid"
@@ -19,26 +21,26 @@ const maxEnvelope = 4 << 20
 // where there is one. Then it completes the message. The notice to ServiceControl and the audit
 // copy are stored too: the broker may refuse them, which concerns neither the message nor ops.
 func (a *attempt) store(ctx context.Context, tx transport.Tx, ops []transport.Operation) error {
-	if a.settlement.over() {
-		return errSettled
+	if a.Over() {
+		return settle.ErrSettled
 	}
 	audited := a
 	if a.e.cfg.AuditQueue == "" {
 		audited = nil
 	}
-	own := together(a.live.outbox.cancels(a.session.cancelled()), a.notice(ctx, ""), audited)
-	if err := a.live.outbox.commit(a.settlement.context(), &a.session, tx, ops, own); err != nil {
+	own := together(a.live.outbox.cancels(a.session.unit.Cancelled()), a.notice(ctx, ""), audited)
+	if err := a.live.outbox.commit(a.Context(), &a.session.unit, tx, ops, own); err != nil {
 		return err
 	}
 	// The message is handled: that it cannot be completed is not its failure.
-	a.settlement.try(ctx, a.delivery.Complete, "a message was handled but could not be completed: "+
+	a.Try(ctx, a.Received.Complete, "a message was handled but could not be completed: "+
 		"the broker delivers it again, and it is recognized")
 	return nil
 }
 
 // commit stores ops, which the broker must be likely to accept, and own for the relay, with the key
-// of s and with the writes in tx.
-func (o *outbox) commit(ctx context.Context, s *Session, tx transport.Tx, ops, own []transport.Operation) error {
+// of u and with the writes in tx.
+func (o *outbox) commit(ctx context.Context, u *work.Unit, tx transport.Tx, ops, own []transport.Operation) error {
 	if err := o.destinations.check(ctx, ops); err != nil {
 		return err
 	}
@@ -48,13 +50,13 @@ func (o *outbox) commit(ctx context.Context, s *Session, tx transport.Tx, ops, o
 		return err
 	case tx != nil:
 		err = tx.Complete(ctx, stored)
-	case s.key != nil || len(stored) > 0:
-		err = o.store.Store(ctx, transport.OutboxEntry{Inbox: o.inbox, Key: s.key, Ops: stored})
+	case u.Key != nil || len(stored) > 0:
+		err = o.store.Store(ctx, transport.OutboxEntry{Inbox: o.inbox, Key: u.Key, Ops: stored})
 	}
 	if err != nil {
-		return s.storeFailed(&commitError{fmt.Errorf("commit in outbox %q: %w", o.queue, err)})
+		return u.Fail(&work.CommitError{Err: fmt.Errorf("commit in outbox %q: %w", o.queue, err)})
 	}
-	s.in.live.outage.committed()
+	o.outage.committed()
 	return nil
 }
 

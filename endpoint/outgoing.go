@@ -112,7 +112,7 @@ func (from *sender) submit(ctx context.Context, out *outgoing) (err error) {
 		return nil
 	}
 	if out.session != nil && !out.Immediately {
-		return out.session.keep(out.Operation)
+		return out.session.unit.Keep(out.Operation)
 	}
 	d := pipeline.Dispatch{Operations: []transport.Operation{out.Operation}, Tx: out.Tx, ViaOutbox: out.ViaOutbox || out.Timer != ""}
 	if err := from.dispatch(ctx, &d); err != nil {

@@ -111,8 +111,8 @@ func (in *incoming) act(ctx context.Context, a *attempt, out outcome) (next bool
 
 // recover has recoverability decide about a message that failed.
 func (in *incoming) recover(ctx context.Context, a *attempt, err error) outcome {
-	if in.settlement.over() {
-		in.logError(ctx, slog.LevelError, errAfterSettled, err)
+	if in.Over() {
+		in.LogError(ctx, slog.LevelError, errAfterSettled, err)
 		return over{}
 	}
 	return in.recovered(ctx, newRecovery(in).run(ctx, a, err))
@@ -125,7 +125,7 @@ func (in *incoming) recovered(ctx context.Context, res result) outcome {
 	switch res := res.(type) {
 	case retrying:
 		in.inline++
-		in.recovery = nil
+		in.FailureCounted = false
 		return again{&wait{after: res.after}}
 	case waits:
 		in.hold(ctx, res)
@@ -156,14 +156,14 @@ func (in *incoming) end(ctx context.Context, out outcome) {
 func (in *incoming) giveBack(ctx context.Context, by way) outcome {
 	switch by := by.(type) {
 	case released:
-		in.settlement.release(ctx)
+		in.Release(ctx)
 	case behind:
-		in.settlement.postpone(ctx, by.queue)
+		in.Postpone(ctx, by.queue)
 	case untouched:
 		if in.exclusive == nil && !in.live.limits.FreeRelease && in.throttling.deferrable() {
 			return in.throttling.copyFor(ctx, by.after)
 		}
-		in.settlement.release(ctx)
+		in.Release(ctx)
 	case throttled:
 		return in.throttling.postpone(ctx)
 	case stuck:
@@ -174,13 +174,13 @@ func (in *incoming) giveBack(ctx context.Context, by way) outcome {
 
 // succeeded records that the handlers succeeded and the message is settled.
 func (in *incoming) succeeded(ctx context.Context) {
-	n := in.delivery.Attempt().N
+	n := in.Received.Attempt().N
 	if in.exclusive == nil {
 		in.live.slow.Succeeded(n)
 	}
 	remembered := in.throttling.limit != nil && !in.throttling.deferrable()
-	if in.exclusive != nil || (n > 1 || in.inline > 0) && !in.settlement.lostLease() || remembered {
-		in.forgetFailures()
+	if in.exclusive != nil || (n > 1 || in.inline > 0) && !in.LostLease() || remembered {
+		in.ForgetFailures()
 	}
 	in.throttling.succeeded(ctx)
 }

@@ -17,11 +17,11 @@ import (
 // the broker does not count, that is one which was delivered before and neither failed nor lost its
 // lease here.
 func (in *incoming) suspect() bool {
-	q, a := in.live.quarantine, in.delivery.Attempt()
+	q, a := in.live.quarantine, in.Received.Attempt()
 	if a.N < 2 || in.cleared || q.missing.Load() {
 		return false
 	}
-	known, ok := in.e.failures.Known(in.failureKey())
+	known, ok := in.e.failures.Known(in.FailureKey())
 	if !a.Exact {
 		return !ok
 	}
@@ -36,16 +36,16 @@ func (in *incoming) quarantine(ctx context.Context) outcome {
 	case err == nil:
 	case errors.Is(err, transport.ErrNoQueue):
 		in.live.quarantine.find(ctx, err)
-		in.logError(ctx, slog.LevelWarn, "a message cannot be quarantined and is handled like any other",
-			err, slog.Int("attempt", in.delivery.Attempt().N))
+		in.LogError(ctx, slog.LevelWarn, "a message cannot be quarantined and is handled like any other",
+			err, slog.Int("attempt", in.Received.Attempt().N))
 		in.cleared = true
 		return nil
 	case copies.OfMessage(err):
 		return in.moveRefused(ctx, &copyError{fmt.Sprintf(
-			"the process may crash over the message, which was delivered %d times, and it could not be moved to quarantine", in.delivery.Attempt().N,
+			"the process may crash over the message, which was delivered %d times, and it could not be moved to quarantine", in.Received.Attempt().N,
 		), err})
 	default:
-		in.slot.Free()
+		in.Slot.Free()
 		return back{in.keep(ctx, fmt.Errorf("move to quarantine: %w", err))}
 	}
 	return over{}
@@ -53,24 +53,24 @@ func (in *incoming) quarantine(ctx context.Context) outcome {
 
 // enterQuarantine completes the message with a copy in quarantine.
 func (in *incoming) enterQuarantine(ctx context.Context) error {
-	q, n := in.live.quarantine, in.delivery.Attempt().N
-	headers := fault.QuarantineHeaders(in.original.Headers, in.live.names.address(in.queue), n)
+	q, n := in.live.quarantine, in.Received.Attempt().N
+	headers := fault.QuarantineHeaders(in.Original.Headers, in.live.names.address(in.Queue), n)
 	place := in.nextPlace()
 	report := func() {}
 	defer func() { in.report(place, report) }()
-	if err := in.settlement.complete(ctx, nil, []transport.Operation{in.copyTo(q.queue, headers, 0)}); err != nil {
+	if err := in.Complete(ctx, nil, []transport.Operation{in.CopyTo(q.queue, headers, 0)}); err != nil {
 		return err
 	}
-	in.slot.Free()
-	if in.settlement.lostLease() {
+	in.Slot.Free()
+	if in.LostLease() {
 		return nil
 	}
 	select {
 	case q.moved <- struct{}{}:
 	default: // there is a token
 	}
-	in.log().WarnContext(ctx, "the process may crash over a message: it is moved to quarantine",
-		slog.String("message", in.logID()), slog.Int("attempt", n), slog.String("queue", q.queue))
+	in.Log.WarnContext(ctx, "the process may crash over a message: it is moved to quarantine",
+		slog.String("message", in.LogID()), slog.Int("attempt", n), slog.String("queue", q.queue))
 	f := in.facts(fmt.Errorf("delivered %d times: the process may crash over it", n))
 	report = func() {
 		in.live.notify(ctx, recoverability.Notification{Kind: recoverability.Quarantined, To: q.queue, Failure: &f})
@@ -89,10 +89,10 @@ type exclusive struct {
 // leaveQuarantine is a guard. It removes the headers that the quarantine added: for handlers and
 // copies the message is one of the queue that it came from.
 func leaveQuarantine(_ context.Context, in *incoming) outcome {
-	x, own, a := &exclusive{in: in}, *in.original, in.delivery.Attempt()
+	x, own, a := &exclusive{in: in}, *in.Original, in.Received.Attempt()
 	var queue string
 	own.Headers, queue, x.before = fault.LeaveQuarantine(own.Headers)
-	in.queue, in.original = in.live.names.of(cmp.Or(queue, in.queue)), &own
+	in.Queue, in.Original = in.live.names.of(cmp.Or(queue, in.Queue)), &own
 	x.parked = a.Exact && a.N > in.live.recoverability.Quarantine.Crashes
 	in.exclusive = x
 	return nil
@@ -101,7 +101,7 @@ func leaveQuarantine(_ context.Context, in *incoming) outcome {
 // crashLoop returns the error of a message that is parked.
 func (x *exclusive) crashLoop() error {
 	return recoverability.Unrecoverable(&recoverability.CrashLoopError{
-		Queue: x.in.queue, Attempts: x.before, Crashes: x.in.delivery.Attempt().N - 1,
+		Queue: x.in.Queue, Attempts: x.before, Crashes: x.in.Received.Attempt().N - 1,
 	})
 }
 
@@ -111,14 +111,14 @@ func (x *exclusive) crashLoop() error {
 func (x *exclusive) returnToOrigin(ctx context.Context) {
 	x.stuck = true
 	if !x.parked {
-		again := x.in.copyTo(x.in.queue, x.in.original.Headers.Clone(), 0)
-		err := x.in.settlement.complete(ctx, nil, []transport.Operation{again})
+		again := x.in.CopyTo(x.in.Queue, x.in.Original.Headers.Clone(), 0)
+		err := x.in.Complete(ctx, nil, []transport.Operation{again})
 		if err == nil {
 			return
 		}
-		x.in.logError(ctx, slog.LevelWarn, "a message could not be moved back from quarantine", err)
+		x.in.LogError(ctx, slog.LevelWarn, "a message could not be moved back from quarantine", err)
 	}
-	x.in.settlement.retry(ctx)
+	x.in.Retry(ctx)
 }
 
 // forbids returns why an action cannot be carried out in quarantine; "" if it can. Retried at once,

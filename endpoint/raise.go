@@ -141,10 +141,8 @@ func eventOf(e any) (event any, t reflect.Type, err error) {
 
 // mayRaise returns an error for a session that raises no events.
 func (s *Session) mayRaise() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	switch {
-	case s.over:
+	case s.unit.IsOver():
 		return ErrSessionOver
 	case s.recovers:
 		return errors.New("a Recover stage and OnFinalFailure raise no events: they have no handler")

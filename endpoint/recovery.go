@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/held"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/errtree"
@@ -57,8 +58,8 @@ func (waits) isResult()    {}
 
 // newRecovery returns the recovery from the failure of an attempt.
 func newRecovery(in *incoming) *recovery {
-	in.recovery = &recovery{incoming: in}
-	return in.recovery
+	in.FailureCounted = true
+	return &recovery{incoming: in}
 }
 
 // run decides, has the Recover stage see and change the decision, and carries it out. If the stage
@@ -68,11 +69,11 @@ func (r *recovery) run(ctx context.Context, a *attempt, err error) result {
 	rec := r.begin(a, r.failure(err))
 	rec.Action = r.decide(ctx, rec.Failure)
 	rec.Fault = r.faultHeaders(ctx, rec.Failure)
-	r.e.failures.Record(r.failureKey(), fault.Past(rec.Failure, rec.Fault))
+	r.e.failures.Record(r.FailureKey(), fault.Past(rec.Failure, rec.Fault))
 	err = r.asFunction(&r.stage, &nameRecover, func() error { return r.e.recover(ctx, rec) })
 	if r.result != nil {
 		if err != nil {
-			r.logError(ctx, slog.LevelError, errAfterSettled, err)
+			r.LogError(ctx, slog.LevelError, errAfterSettled, err)
 		}
 		return r.result
 	}
@@ -90,7 +91,7 @@ func (r *recovery) run(ctx context.Context, a *attempt, err error) result {
 func recoverEnd(ctx context.Context, rec *pipeline.Recover) error {
 	r := attemptOf(rec.Receive).recoveredBy
 	if r.result != nil {
-		return errSettled
+		return settle.ErrSettled
 	}
 	r.live.calls.Suspend(&r.stage)
 	defer r.live.calls.Resume(&r.stage)
@@ -113,7 +114,7 @@ func (r *recovery) end(ctx context.Context, rec *pipeline.Recover, err error) re
 	if w, ok := r.beginHold(ctx, err); ok {
 		return w
 	}
-	r.settlement.rollback(ctx, r.session)
+	r.session.unit.Rollback(ctx)
 	return r.keep(ctx, err)
 }
 
@@ -121,9 +122,16 @@ func (r *recovery) end(ctx context.Context, rec *pipeline.Recover, err error) re
 // goroutine that outlives a handler may still use the attempt's, and must not send as part of the
 // recovery.
 func (r *recovery) begin(a *attempt, f recoverability.Failure) *pipeline.Recover {
-	r.session = &Session{in: a, recovers: true}
+	r.session = newRecoverySession(a)
 	receive := a.receive.Recovering(r.session)
 	return &pipeline.Recover{Receive: &receive, Failure: f}
+}
+
+// newRecoverySession returns a session of the Recover stage of an attempt.
+func newRecoverySession(a *attempt) *Session {
+	s := &Session{in: a, recovers: true}
+	s.unit.Store, s.unit.Delivery, s.unit.ID = &a.live.units, a.Received, a.ID
+	return s
 }
 
 // separable reports whether to conclude again without the messages and writes of the recovery,
@@ -132,11 +140,11 @@ func (r *recovery) begin(a *attempt, f recoverability.Failure) *pipeline.Recover
 // there is no next attempt, or the next ones failed too.
 func (r *recovery) separable(ctx context.Context, err error) bool {
 	switch {
-	case err == nil, r.canWait(err), len(r.session.ops) == 0 && r.session.tx == nil:
+	case err == nil, r.canWait(err), r.session.unit.Empty():
 		return false
-	case r.settlement.completedFirst():
+	case r.CompletedFirst():
 		return true
-	case conflict(r.session, err), errtree.Find[*incompleteError](err) != nil:
+	case conflict(&r.session.unit, err), errtree.Find[*incompleteError](err) != nil:
 		return false
 	}
 	return !copies.Unanswered(err) || r.strandsAlone(ctx)
@@ -145,7 +153,7 @@ func (r *recovery) separable(ctx context.Context, err error) bool {
 // strandsAlone reports whether the transaction of the recovery could not be committed in ten
 // deliveries, as in an outage, and the database stores other things nevertheless.
 func (r *recovery) strandsAlone(ctx context.Context) bool {
-	if r.live.outage == nil || r.session.tx == nil {
+	if r.live.outage == nil || !r.session.unit.HasTx() {
 		return false
 	}
 	if _, known := r.live.outage.failing(); known != nil {
@@ -153,22 +161,22 @@ func (r *recovery) strandsAlone(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, outageProbe)
 	defer cancel()
-	return r.live.stores(ctx) == nil && r.e.failures.Stranded(r.failureKey()) >= maxConflicts
+	return r.live.stores(ctx) == nil && r.e.failures.Stranded(r.FailureKey()) >= maxConflicts
 }
 
 // startOver discards the messages and writes of the recovery.
 func (r *recovery) startOver(ctx context.Context, a *attempt, err error) {
-	r.logError(ctx, slog.LevelError, "the Recover stage failed: its messages and writes are discarded", err)
-	r.settlement.rollback(ctx, r.session)
-	r.session = &Session{in: a, recovers: true}
+	r.LogError(ctx, slog.LevelError, "the Recover stage failed: its messages and writes are discarded", err)
+	r.session.unit.Rollback(ctx)
+	r.session = newRecoverySession(a)
 }
 
 // failure counts the failure, and returns the facts by which the policy decides.
 func (r *recovery) failure(err error) recoverability.Failure {
 	f := r.facts(err)
-	known, _ := r.e.failures.Known(r.failureKey())
+	known, _ := r.e.failures.Known(r.FailureKey())
 	if r.inline == 0 { // a delivery counts once
-		known = r.e.failures.Count(r.failureKey(), f.Now, r.exclusive == nil && f.AttemptExact && f.Attempt == 1)
+		known = r.e.failures.Count(r.FailureKey(), f.Now, r.exclusive == nil && f.AttemptExact && f.Attempt == 1)
 	}
 	if known.Since.Before(f.FirstFailure) { // in the first cycle only this process knows
 		f.FirstFailure = known.Since
@@ -180,7 +188,7 @@ func (r *recovery) failure(err error) recoverability.Failure {
 		// The failures before quarantine count, so that the message is not retried at once there.
 		f.Immediate = max(f.Quarantined-1+f.Attempt, f.Config.Immediate+1, f.Config.Quarantine.After)
 	case !f.AttemptExact:
-		f.Immediate = known.Failed + fault.UsedRetries(r.original.Headers)
+		f.Immediate = known.Failed + fault.UsedRetries(r.Original.Headers)
 	}
 	return f
 }
@@ -197,7 +205,7 @@ func (r *recovery) decide(ctx context.Context, f recoverability.Failure) (action
 		return nil
 	})
 	if err != nil {
-		r.logError(ctx, slog.LevelError, "the recoverability policy failed: moving the message to the error queue", err)
+		r.LogError(ctx, slog.LevelError, "the recoverability policy failed: moving the message to the error queue", err)
 		r.tookFallback(recoverability.FallbackError, nil)
 	}
 	if action == nil {
@@ -212,7 +220,7 @@ func (r *recovery) faultHeaders(ctx context.Context, f recoverability.Failure) h
 	h := fault.Headers(f, r.e.host, r.at)
 	h.Set(header.FailedQ, r.live.names.address(f.Queue)) // other programs return the message to that queue
 	if errtree.Find[*transport.DeadLetteredError](f.Err) != nil {
-		h = fault.DeadLetterHeaders(r.original.Headers, h)
+		h = fault.DeadLetterHeaders(r.Original.Headers, h)
 	}
 	change := r.live.recoverability.FaultHeaders
 	if change == nil {
@@ -224,7 +232,7 @@ func (r *recovery) faultHeaders(ctx context.Context, f recoverability.Failure) h
 		return nil
 	})
 	if err != nil {
-		r.logError(ctx, slog.LevelError, "Recoverability.FaultHeaders failed: the headers are not changed", err)
+		r.LogError(ctx, slog.LevelError, "Recoverability.FaultHeaders failed: the headers are not changed", err)
 		return h
 	}
 	return changed
@@ -240,7 +248,7 @@ func (r *recovery) findPolicy(ctx context.Context, f recoverability.Failure) {
 	if _, ok := f.Config.NamedPolicy(name); ok {
 		return
 	}
-	r.log().WarnContext(ctx, "a message names a retry policy that the endpoint does not have: its type's retries count; "+
-		"add the policy to Recoverability.Policies", slog.String("message", r.logID()),
-		slog.String("policy", errtree.Cut(name, maxLogged)))
+	r.Log.WarnContext(ctx, "a message names a retry policy that the endpoint does not have: its type's retries count; "+
+		"add the policy to Recoverability.Policies", slog.String("message", r.LogID()),
+		slog.String("policy", errtree.Cut(name, settle.MaxLogged)))
 }

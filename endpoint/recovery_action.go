@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
+	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/errtree"
@@ -39,7 +40,7 @@ func (r *recovery) onFinalFailure(ctx context.Context, failure recoverability.Fa
 		return nil
 	}
 	r.finalised = true
-	before, err := r.session.begin(ctx, allHandlers)
+	before, err := r.session.begin(ctx, work.AllHandlers)
 	if err != nil {
 		return err
 	}
@@ -47,8 +48,8 @@ func (r *recovery) onFinalFailure(ctx context.Context, failure recoverability.Fa
 	if err == nil {
 		return nil
 	}
-	r.logError(ctx, slog.LevelError, "Config.OnFinalFailure failed: its messages and writes are discarded", err)
-	if _, tx := r.session.end(); tx != nil {
+	r.LogError(ctx, slog.LevelError, "Config.OnFinalFailure failed: its messages and writes are discarded", err)
+	if _, tx := r.session.unit.End(); tx != nil {
 		return &copies.ProgramError{Mark: errtree.Mark{Err: err}}
 	}
 	r.session.drop(before)
@@ -59,7 +60,7 @@ func (r *recovery) onFinalFailure(ctx context.Context, failure recoverability.Fa
 // that was carried out. After an error the message is unsettled.
 func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err error) {
 	defer panics.Catch(&err)
-	sent, _ := r.session.end()
+	sent, _ := r.session.unit.End()
 	x := execution{recovery: r, rec: rec, sent: sent}
 	place := r.nextPlace() // before the message is settled: then its next attempt may be faster than this report
 	report := func() {}
@@ -67,10 +68,10 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 	r.logAction(ctx, rec.Action, rec.Failure)
 	switch a := rec.Action.(type) {
 	case recoverability.Retry:
-		retry := r.delivery.Retry
+		retry := r.Received.Retry
 		// An error may panic when it is asked for its text; the fault headers survive that.
 		reason := rec.Fault.Get(header.ExceptionMessage)
-		if d, ok := r.delivery.(transport.RetryReasoner); ok && reason != "" {
+		if d, ok := r.Received.(transport.RetryReasoner); ok && reason != "" {
 			retry = func(ctx context.Context) error { return d.RetryBecause(ctx, reason) }
 		}
 		err = x.settle(ctx, retry)
@@ -84,7 +85,8 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 		err = x.deadLetter(ctx, a)
 	case recoverability.Discard:
 		if err = x.commitApart(); err == nil {
-			err = r.completeProcessed(ctx, r.session.tx, x.sent, nil, "discarded")
+			_, tx := r.session.unit.End()
+			err = r.completeProcessed(ctx, tx, x.sent, nil, "discarded")
 		}
 	}
 	if err != nil {
@@ -97,10 +99,10 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 // carriedOut forgets the failures of a message whose action ends the cycle. It returns a function
 // that reports the action.
 func (r *recovery) carriedOut(ctx context.Context, rec *pipeline.Recover) (report func()) {
-	if again := sameCycle(rec.Action); r.exclusive != nil || !again && !r.settlement.lostLease() {
-		r.forgetFailures()
+	if again := sameCycle(rec.Action); r.exclusive != nil || !again && !r.LostLease() {
+		r.ForgetFailures()
 	}
-	if r.settlement.lostLease() {
+	if r.LostLease() {
 		return func() {}
 	}
 	done, failure := rec.Action, rec.Failure
@@ -132,8 +134,8 @@ func (r *recovery) possible(ctx context.Context, action recoverability.Action) r
 	if why == "" {
 		return action
 	}
-	r.log().WarnContext(ctx, "an action cannot be carried out: moving the message to the error queue",
-		slog.String("message", r.logID()), slog.Any("action", action), slog.String("reason", why))
+	r.Log.WarnContext(ctx, "an action cannot be carried out: moving the message to the error queue",
+		slog.String("message", r.LogID()), slog.Any("action", action), slog.String("reason", why))
 	r.tookFallback(recoverability.FallbackError, action)
 	return r.toErrorQueue()
 }
@@ -147,7 +149,7 @@ func (r *recovery) toErrorQueue() recoverability.Action {
 // action; "" if they do.
 func (r *recovery) impossible(action recoverability.Action) string {
 	noRetries := r.exclusive.forbids(action)
-	if noRetries == "" && r.settlement.completedFirst() {
+	if noRetries == "" && r.CompletedFirst() {
 		noRetries = "transaction mode None has no retries"
 	}
 	switch a := action.(type) {
@@ -168,11 +170,11 @@ func (r *recovery) impossible(action recoverability.Action) string {
 			return fmt.Sprintf("the delay is over the transport's %v", most)
 		}
 	case recoverability.MoveToError:
-		if a.Queue == r.queue || a.Queue == r.live.names.of(r.e.cfg.Name+quarantineSuffix) || r.live.receivesFrom(a.Queue) {
+		if a.Queue == r.Queue || a.Queue == r.live.names.of(r.e.cfg.Name+quarantineSuffix) || r.live.receivesFrom(a.Queue) {
 			return "the endpoint receives from that queue, and would receive the message again at once"
 		}
 	case recoverability.DeadLetter:
-		if _, ok := r.delivery.(transport.DeadLetterer); !ok || r.settlement.completedFirst() {
+		if _, ok := r.Received.(transport.DeadLetterer); !ok || r.CompletedFirst() {
 			return "the transport has no dead-letter queue"
 		}
 	case recoverability.Discard:

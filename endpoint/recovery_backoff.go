@@ -16,32 +16,32 @@ import (
 func (in *incoming) keep(ctx context.Context, err error) stuck {
 	in.reportKept(ctx, err)
 	switch {
-	case in.settlement.completedFirst():
-		in.logError(ctx, slog.LevelError, "a failed message is lost: it was completed first, and the error queue refused it",
+	case in.CompletedFirst():
+		in.LogError(ctx, slog.LevelError, "a failed message is lost: it was completed first, and the error queue refused it",
 			err)
 		return stuck{}
 	case in.exclusive != nil:
-		in.logError(ctx, slog.LevelError, "a failed message could not be settled: it leaves quarantine unless it is parked",
+		in.LogError(ctx, slog.LevelError, "a failed message could not be settled: it leaves quarantine unless it is parked",
 			err, slog.Bool("parked", in.exclusive.parked))
 		return stuck{}
 	}
 	pause := in.live.requeues.next()
-	in.logError(ctx, slog.LevelError, "a failed message could not be settled: it is requeued",
+	in.LogError(ctx, slog.LevelError, "a failed message could not be settled: it is requeued",
 		err, slog.Duration("after", pause))
 	return stuck{pause}
 }
 
 // reportKept notifies of a message that can be neither settled nor moved.
 func (in *incoming) reportKept(ctx context.Context, err error) {
-	attempt := in.delivery.Attempt()
+	attempt := in.Received.Attempt()
 	f := recoverability.Failure{
-		Err:       fmt.Errorf("message %q from %q could not be settled: %w", in.logID(), in.queue, err),
-		MessageID: in.id, Type: firstType(in.original.Headers), Queue: in.queue,
+		Err:       fmt.Errorf("message %q from %q could not be settled: %w", in.LogID(), in.Queue, err),
+		MessageID: in.ID, Type: firstType(in.Original.Headers), Queue: in.Queue,
 		Attempt: attempt.N, AttemptExact: attempt.Exact, Now: time.Now(),
 	}
 	in.report(in.nextPlace(), func() {
 		in.live.critical(ctx, f)
-		if !in.settlement.completedFirst() {
+		if !in.CompletedFirst() {
 			in.live.notify(ctx, recoverability.Notification{Kind: recoverability.FallbackTaken, Failure: &f, Fallback: recoverability.FallbackHeld})
 		}
 	})
@@ -50,15 +50,15 @@ func (in *incoming) reportKept(ctx context.Context, err error) {
 // requeue returns a message that is stuck to its queue, after the pause, so that nothing spins.
 func (in *incoming) requeue(ctx context.Context, s stuck) {
 	switch {
-	case in.settlement.completedFirst():
-		in.settlement.state = stateAbandoned
+	case in.CompletedFirst():
+		in.Lost()
 	case in.exclusive != nil:
 		in.exclusive.returnToOrigin(ctx)
 	default:
 		in.live.held.Add(1)
 		in.live.sleep(ctx, s.pause)
 		in.live.held.Add(-1)
-		in.settlement.retry(ctx)
+		in.Retry(ctx)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/copies"
@@ -42,7 +43,8 @@ type execution struct {
 
 // complete sends ops and completes the message.
 func (x *execution) complete(ctx context.Context, ops []transport.Operation) error {
-	return x.settlement.complete(ctx, x.session.tx, ops)
+	_, tx := x.session.unit.End()
+	return x.Complete(ctx, tx, ops)
 }
 
 // settle sends what the Recover stage sent, and settles the message by a verb that completes
@@ -51,14 +53,14 @@ func (x *execution) settle(ctx context.Context, verb func(context.Context) error
 	if err := x.keepDelivery(ctx); err != nil {
 		return err
 	}
-	return x.settlement.settle(ctx, verb)
+	return x.Settle(ctx, verb)
 }
 
 // keepDelivery sends what the Recover stage sent, and leaves the message as it is, for another
 // attempt. What the stage wrote is undone.
 func (x *execution) keepDelivery(ctx context.Context) error {
-	x.settlement.rollback(ctx, x.session)
-	if err := x.settlement.send(x.sent); err != nil {
+	x.session.unit.Rollback(ctx)
+	if err := x.Send(x.sent); err != nil {
 		return err
 	}
 	x.sent = nil
@@ -67,23 +69,24 @@ func (x *execution) keepDelivery(ctx context.Context) error {
 
 func (x *execution) delay(ctx context.Context, a recoverability.Delay) error {
 	f := x.rec.Failure
-	f.Headers = x.original.Headers
+	f.Headers = x.Original.Headers
 	full := fault.DelayHeaders(f, x.rec.Fault, a.For)
 	short := full.Clone()
 	short.Del(header.HoldfastHistory)
 	short.Del(header.HoldfastRetryLastError)
-	err := x.to(ctx, x.queue, a.For, func(yield func(copies.Form, *transport.Message) bool) {
-		_ = yield(copies.Full, x.copyTo(x.queue, full, 0).Message) && yield(copies.Trimmed, x.copyTo(x.queue, short, 0).Message)
+	err := x.to(ctx, x.Queue, a.For, func(yield func(copies.Form, *transport.Message) bool) {
+		_ = yield(copies.Full, x.CopyTo(x.Queue, full, 0).Message) && yield(copies.Trimmed, x.CopyTo(x.Queue, short, 0).Message)
 	})
 	if err == nil || !copies.Refused(err) {
 		return err
 	}
-	x.logError(ctx, slog.LevelError, "a delayed retry was refused: moving the message to the error queue", err)
+	x.LogError(ctx, slog.LevelError, "a delayed retry was refused: moving the message to the error queue", err)
 	// Config.OnFinalFailure is called after all, with what was sent before it still to be sent.
-	_, tx := x.session.end()
-	x.session = &Session{in: x.session.in, recovers: true, ops: x.sent, tx: tx}
+	_, tx := x.session.unit.End()
+	x.session = newRecoverySession(x.session.in)
+	x.session.unit.Resume(x.sent, tx)
 	err = x.onFinalFailure(ctx, x.rec.Failure)
-	x.sent, _ = x.session.end()
+	x.sent, _ = x.session.unit.End()
 	if err != nil {
 		return err
 	}
@@ -105,12 +108,12 @@ func (x *execution) deadLetter(ctx context.Context, a recoverability.DeadLetter)
 	if err == nil || errors.Is(err, transport.ErrOutcomeUnknown) {
 		return err
 	}
-	x.logError(ctx, slog.LevelError, "the dead-letter queue refused a message: moving it to the error queue", err)
+	x.LogError(ctx, slog.LevelError, "the dead-letter queue refused a message: moving it to the error queue", err)
 	return x.toErrorInstead(ctx, a, false)
 }
 
 func (x *execution) toDeadLetters(ctx context.Context, a recoverability.DeadLetter) error {
-	d := x.delivery.(transport.DeadLetterer) //nolint:errcheck // the caller has seen that it is one
+	d := x.Received.(transport.DeadLetterer) //nolint:errcheck // the caller has seen that it is one
 	return x.settle(ctx, func(ctx context.Context) error { return d.DeadLetter(ctx, a.Reason) })
 }
 
@@ -130,18 +133,18 @@ func (x *execution) toErrorQueues(ctx context.Context) error {
 	err := x.toError(ctx, wanted)
 	if other := x.live.recoverability.ErrorQueue; copies.Refused(err) && wanted.Queue != other {
 		if !x.again {
-			x.logError(ctx, slog.LevelError, "an error queue refused a message: trying the configured one", err)
+			x.LogError(ctx, slog.LevelError, "an error queue refused a message: trying the configured one", err)
 		}
 		if err = x.toError(ctx, recoverability.MoveToError{Queue: other}); err == nil {
 			x.tookFallback(recoverability.FallbackQueue, wanted)
 		}
 	}
-	if _, ok := x.delivery.(transport.DeadLetterer); !ok || !x.native || x.settlement.completedFirst() || !copies.Refused(err) {
+	if _, ok := x.Received.(transport.DeadLetterer); !ok || !x.native || x.CompletedFirst() || !copies.Refused(err) {
 		return err
 	}
 	dead := recoverability.DeadLetter{Reason: fmt.Sprintf("error queue %q: %.500v", wanted.Queue, err)}
 	if !x.again {
-		x.logError(ctx, slog.LevelError, "the error queue refused a message: trying the broker's dead-letter queue", err)
+		x.LogError(ctx, slog.LevelError, "the error queue refused a message: trying the broker's dead-letter queue", err)
 		x.logAction(ctx, dead, x.rec.Failure)
 	}
 	if err := x.toDeadLetters(ctx, dead); err != nil {
@@ -156,7 +159,7 @@ func (x *execution) toError(ctx context.Context, a recoverability.MoveToError) e
 	if !x.again {
 		x.logAction(ctx, a, x.rec.Failure)
 	}
-	err := x.to(ctx, a.Queue, 0, copies.ForErrorQueue(x.copyTo(a.Queue, x.original.Headers.CopyOnWrite(), 0).Message, x.rec.Fault))
+	err := x.to(ctx, a.Queue, 0, copies.ForErrorQueue(x.CopyTo(a.Queue, x.Original.Headers.CopyOnWrite(), 0).Message, x.rec.Fault))
 	if err == nil {
 		x.rec.Action = a
 	}
@@ -176,8 +179,8 @@ func (x *execution) to(
 	for form, m := range candidates {
 		err = x.replace(ctx, transport.Operation{Message: m, Queue: queue, After: after})
 		if fallback := fallbackOf[form]; err == nil && fallback != "" {
-			x.log().WarnContext(ctx, "the whole copy of a failed message was refused: one with fewer headers was sent",
-				slog.String("message", x.logID()), slog.String("queue", queue), slog.String("headers", string(fallback)))
+			x.Log.WarnContext(ctx, "the whole copy of a failed message was refused: one with fewer headers was sent",
+				slog.String("message", x.LogID()), slog.String("queue", queue), slog.String("headers", string(fallback)))
 			x.tookFallback(fallback, x.rec.Action)
 		}
 		if !copies.Refused(err) || !copies.OfMessage(copies.ErrorOf(err, len(x.sent))) {
@@ -193,8 +196,8 @@ func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 	if err := x.commitApart(); err != nil {
 		return &copies.StrandedError{Mark: errtree.Mark{Err: err}}
 	}
-	if !x.settlement.unit(x.session.tx) {
-		if err := x.settlement.send(x.sent); err != nil {
+	if _, tx := x.session.unit.End(); !x.IsUnit(tx) {
+		if err := x.Send(x.sent); err != nil {
 			return &copies.StrandedError{Mark: errtree.Mark{Err: err}}
 		}
 		x.sent = nil
@@ -203,7 +206,7 @@ func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
 	for try := 1; ; try++ {
 		err := x.of(x.complete(ctx, ops), len(x.sent))
-		if x.again || try == settleTries || !copies.Refused(err) || copies.Permanent(err) || pause.Wait(x.live.settling.context()) != nil {
+		if x.again || try == settle.Tries || !copies.Refused(err) || copies.Permanent(err) || pause.Wait(x.live.settler.Context()) != nil {
 			return err
 		}
 	}
@@ -212,13 +215,15 @@ func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 // commitApart commits what the stage wrote and sent, where that is in the database of the outbox,
 // before the message is moved at its broker. The move itself does not need the database.
 func (x *execution) commitApart() error {
-	if x.session.tx == nil || x.live.outbox == nil {
+	_, tx := x.session.unit.End()
+	if tx == nil || x.live.outbox == nil {
 		return nil
 	}
-	if err := x.live.outbox.commit(x.settlement.context(), x.session, x.session.tx, x.sent, nil); err != nil {
+	if err := x.live.outbox.commit(x.Context(), &x.session.unit, tx, x.sent, nil); err != nil {
 		return err
 	}
-	x.session.tx, x.sent = nil, nil
+	x.session.unit.Detach()
+	x.sent = nil
 	return nil
 }
 
@@ -229,7 +234,7 @@ func (x *execution) of(err error, i int) error {
 		return err
 	}
 	concerns := func(op transport.OpError) bool { return op.Index == i }
-	if x.session.tx == nil && slices.ContainsFunc(refusal.Ops, concerns) {
+	if !x.session.unit.HasTx() && slices.ContainsFunc(refusal.Ops, concerns) {
 		return err
 	}
 	return &copies.StrandedError{Mark: errtree.Mark{Err: err}}

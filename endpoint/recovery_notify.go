@@ -92,7 +92,7 @@ func (r *recovery) notifyAction(ctx context.Context, action recoverability.Actio
 	case recoverability.RetryInline:
 		n.Kind, n.Retry = recoverability.InlineRetry, f.Inline+1
 	case recoverability.Delay:
-		n.Kind, n.Retry, n.To = recoverability.DelayedRetry, f.Delayed+1, r.queue
+		n.Kind, n.Retry, n.To = recoverability.DelayedRetry, f.Delayed+1, r.Queue
 	case recoverability.MoveToError:
 		n.Kind, n.To = recoverability.MovedToError, a.Queue
 	case recoverability.DeadLetter:
@@ -125,7 +125,7 @@ type place struct {
 
 // nextPlace is called before the message is settled: afterwards the next attempt may take its place
 // first. Each place must be ended.
-func (in *incoming) nextPlace() *place { return in.e.notifications.next(in.failureKey()) }
+func (in *incoming) nextPlace() *place { return in.e.notifications.next(in.FailureKey()) }
 
 // next returns the next place for key.
 func (o *notificationOrder) next(key failurelog.Key) *place {
@@ -176,8 +176,8 @@ func (in *incoming) report(p *place, f func()) {
 	}
 	if in.exclusive == nil {
 		defer in.live.unreported.Add(-1)
-		if in.live.unreported.Add(1) <= maxUnreported && in.settlement.over() {
-			in.slot.Settled()
+		if in.live.unreported.Add(1) <= maxUnreported && in.Over() {
+			in.Slot.Settled()
 		}
 	}
 	p.wait()

@@ -15,7 +15,7 @@ import (
 // queue until it was due. Such a message is not handled: it is sent on and completed. If its queue
 // refuses it, it moves to the error queue. Otherwise it is requeued after a pause.
 func forwardRow(ctx context.Context, in *incoming) outcome {
-	r, ok := in.delivery.(transport.Relayer)
+	r, ok := in.Received.(transport.Relayer)
 	if !ok {
 		return nil
 	}
@@ -24,7 +24,7 @@ func forwardRow(ctx context.Context, in *incoming) outcome {
 		return nil
 	}
 	if err := in.sendOn(ctx, ops); err != nil {
-		in.logError(ctx, slog.LevelError, "a message that was due could not be sent on to its queue: it stays and is tried again",
+		in.LogError(ctx, slog.LevelError, "a message that was due could not be sent on to its queue: it stays and is tried again",
 			err, slog.String("queue", ops[0].Queue))
 		return back{in.keep(ctx, err)}
 	}
@@ -33,15 +33,15 @@ func forwardRow(ctx context.Context, in *incoming) outcome {
 
 func (in *incoming) sendOn(ctx context.Context, ops []transport.Operation) (err error) {
 	defer panics.Catch(&err)
-	err = in.settlement.complete(ctx, nil, ops)
-	switch busy := in.settlement.busyQueue(); {
+	err = in.Complete(ctx, nil, ops)
+	switch busy := in.BusyQueue(); {
 	case err == nil:
 		return nil
 	case busy != "":
-		in.settlement.postpone(ctx, busy)
+		in.Postpone(ctx, busy)
 		return nil
 	case copies.Refused(err):
-		return in.newAttempt().bury(ctx, cmp.Or(ops[0].Queue, in.queue), &undeliverableError{queue: ops[0].Queue, err: err})
+		return in.newAttempt().bury(ctx, cmp.Or(ops[0].Queue, in.Queue), &undeliverableError{queue: ops[0].Queue, err: err})
 	}
 	return err
 }

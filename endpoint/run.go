@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/held"
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -32,7 +33,8 @@ type live struct {
 	publishes  bool
 	joins      bool
 	stopping   <-chan struct{} // closed when no more messages are received
-	settling   deadlines
+	settler    settle.Settler
+	units      unitStore
 	requeues   pauses
 	acks       ackQueue
 	calls      *overdue.Watch // of the user's functions
@@ -96,7 +98,7 @@ func (e *Endpoint) runToEnd(ctx context.Context, group *pump.Group, shared *tran
 	}
 	defer func() { err = errors.Join(err, outbox.close()) }()
 	live := newLive(ctx, e, conn, outbox)
-	defer live.settling.close()
+	defer live.settler.Deadlines.Close()
 	defer func() { live.outage.close() }() // prepare makes it
 	live.group, live.budget = group, pump.NewBudget(e.cfg.MaxBufferedBytes)
 	if err := live.prepare(ctx); err != nil {
@@ -113,8 +115,12 @@ func newLive(ctx context.Context, e *Endpoint, conn transport.Conn, outbox *outb
 	}
 	l := &live{
 		e: e, conn: conn, outbox: outbox, names: e.queueNames(conn), limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
-		settling: deadlines{parent: context.WithoutCancel(ctx), span: settleTimeout},
-		calls:    overdue.New(e.cfg.Logger),
+		calls: overdue.New(e.cfg.Logger),
+	}
+	l.units.live = l
+	l.settler = settle.Settler{
+		Conn: conn, Log: e.cfg.Logger, Failures: e.failures, OnError: l.acks.forget, TxElsewhere: outbox != nil,
+		Deadlines: settle.Deadlines{Parent: context.WithoutCancel(ctx)},
 	}
 	if slices.ContainsFunc(e.cfg.Handlers, func(h Handler) bool { return h.key != nil }) {
 		l.keys = new(keylock.Locks)
@@ -123,7 +129,7 @@ func newLive(ctx context.Context, e *Endpoint, conn transport.Conn, outbox *outb
 		l.translate = t.Translation()
 	}
 	if b, ok := conn.(transport.Blocker); ok { // a stop does not wait for the broker
-		l.settling.blocked = func() bool { return ctx.Err() == nil && b.Blocked() }
+		l.settler.Deadlines.Blocked = func() bool { return ctx.Err() == nil && b.Blocked() }
 	}
 	return l
 }

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 )
 
@@ -62,5 +63,5 @@ func (e *Endpoint) reportForeign(ctx context.Context, queue string, cause error)
 		return
 	}
 	e.cfg.Logger.WarnContext(ctx, "a message was received that the endpoint does not handle: another program with the name of this "+
-		"endpoint may receive from this queue, with other handlers; each endpoint needs a name of its own", slog.String("queue", queue), slog.String("error", errtree.Cut(cause.Error(), maxLogged)))
+		"endpoint may receive from this queue, with other handlers; each endpoint needs a name of its own", slog.String("queue", queue), slog.String("error", errtree.Cut(cause.Error(), settle.MaxLogged)))
 }

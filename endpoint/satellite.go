@@ -168,7 +168,7 @@ func (s *satellites) handle(sat transport.Satellite) handleFunc {
 			return
 		}
 		if err := in.relay(ctx, sat); err != nil {
-			in.logError(ctx, slog.LevelError,
+			in.LogError(ctx, slog.LevelError,
 				"a message of the transport's own queue could not be processed: it stays there and is tried again",
 				err, slog.String("queue", sat.Queue))
 			in.end(ctx, back{in.keep(ctx, err)})
@@ -182,12 +182,12 @@ func (in *incoming) relay(ctx context.Context, sat transport.Satellite) (err err
 	a := in.newAttempt()
 	ops, err := sat.Handle(ctx, a.receive.Message)
 	if dead, ok := errors.AsType[*transport.DeadLetteredError](err); ok {
-		return a.bury(ctx, cmp.Or(dead.Queue, in.queue), dead)
+		return a.bury(ctx, cmp.Or(dead.Queue, in.Queue), dead)
 	}
 	if err != nil {
 		return err
 	}
-	return in.settlement.complete(ctx, nil, ops)
+	return in.Complete(ctx, nil, ops)
 }
 
 // bury moves a message that the broker dead-lettered or that cannot be sent on, which failed in
@@ -200,7 +200,7 @@ func (a *attempt) bury(ctx context.Context, queue string, failure error) error {
 
 // burial returns the recovery of bury, to be concluded.
 func (a *attempt) burial(ctx context.Context, queue string, failure error) (*recovery, *pipeline.Recover) {
-	a.queue = a.live.names.of(queue)
+	a.Queue = a.live.names.of(queue)
 	r := newRecovery(a.incoming)
 	r.at = a.origin()
 	rec := r.begin(a, a.facts(failure))

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/envelope"
 	"github.com/holdfast-go/holdfast/internal/timer"
@@ -40,7 +41,7 @@ func (s *Session) cancelTimer(name timer.Name) error {
 	case s.in.live.timers == nil:
 		err = s.in.live.whyNoTimers()
 	default:
-		err = s.keep(transport.Operation{Name: name.Text()})
+		err = s.unit.Keep(transport.Operation{Name: name.Text()})
 	}
 	if err != nil {
 		return fmt.Errorf("cancel timer: %w", err)
@@ -138,56 +139,10 @@ func checkTimer(out *outgoing, live *live) error {
 	return nil
 }
 
-// withoutCancelled returns the messages in ops: of the timers with one name the last, unless it was
-// cancelled after that.
-func withoutCancelled(ops []transport.Operation) []transport.Operation {
-	if !slices.ContainsFunc(ops, isTimer) {
-		return ops
-	}
-	last := lastOfTimers(ops)
-	var kept []transport.Operation
-	for i, op := range ops {
-		if op.Name == "" || op.Message != nil && last[op.Name] == i {
-			kept = append(kept, op)
-		}
-	}
-	return kept
-}
-
-// cancelled returns the stored names of the timers that the handlers have cancelled and not set
-// again.
-func (s *Session) cancelled() (names []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !slices.ContainsFunc(s.ops, isTimer) {
-		return nil
-	}
-	for name, at := range lastOfTimers(s.ops) {
-		if s.ops[at].Message == nil {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-func isTimer(op transport.Operation) bool { return op.Name != "" }
-
-// lastOfTimers returns the index of the last operation of each name.
-func lastOfTimers(ops []transport.Operation) map[string]int {
-	last := map[string]int{}
-	for i := range ops {
-		if ops[i].Name != "" {
-			last[ops[i].Name] = i
-		}
-	}
-	return last
-}
-
 // timers returns ops without those of timers, and the operations that store or remove the timers. A
 // stored timer has its name in a header, for tools.
 func (o *outbox) timers(ops []transport.Operation, now time.Time) (rest, stored []transport.Operation, err error) {
-	if !slices.ContainsFunc(ops, isTimer) {
+	if !slices.ContainsFunc(ops, work.IsTimer) {
 		return ops, nil, nil
 	}
 	for i := range ops {
@@ -216,12 +171,12 @@ func (o *outbox) timers(ops []transport.Operation, now time.Time) (rest, stored 
 // apart returns ops with the operations that store the timers among them in place of these, and
 // those that remove the cancelled ones. It is for ops that are not stored in the outbox.
 func (o *outbox) apart(ctx context.Context, ops []transport.Operation, cancelled []string) ([]transport.Operation, error) {
-	if !slices.ContainsFunc(ops, isTimer) && len(cancelled) == 0 {
+	if !slices.ContainsFunc(ops, work.IsTimer) && len(cancelled) == 0 {
 		return ops, nil
 	}
 	var rest, timers []transport.Operation
 	for _, op := range ops {
-		if isTimer(op) {
+		if work.IsTimer(op) {
 			timers = append(timers, op)
 		} else {
 			rest = append(rest, op)

@@ -43,10 +43,10 @@ const (
 // await waits for d, or for an event. A message that was completed first cannot return to its
 // queue: then neither the stop of the endpoint nor the broker ends the wait.
 func (in *incoming) await(ctx context.Context, d time.Duration, event <-chan struct{}) waitEnd {
-	if in.settlement.completedFirst() {
+	if in.CompletedFirst() {
 		return awaitFirst(ctx, d, event, nil, time.Time{})
 	}
-	return awaitFirst(ctx, d, event, in.slot.Stopping(), in.throttling.until)
+	return awaitFirst(ctx, d, event, in.Slot.Stopping(), in.throttling.until)
 }
 
 // awaitFirst waits until d has passed, event or stop is closed, until has come, or ctx ends. The
@@ -94,10 +94,10 @@ func (in *incoming) pause(ctx context.Context, w *wait) outcome {
 	switch w.keeps {
 	case keepsNothing:
 		in.giveUpKeys()
-		in.slot.Free()
+		in.Slot.Free()
 		end = in.await(ctx, w.after, w.event)
 	case keepsKeys:
-		in.slot.Free()
+		in.Slot.Free()
 		end = in.await(ctx, w.after, w.event)
 	case keepsSlot:
 		end = awaitFirst(ctx, w.after, w.event, nil, time.Time{})
@@ -105,8 +105,8 @@ func (in *incoming) pause(ctx context.Context, w *wait) outcome {
 	switch {
 	case end == late && w.late != nil:
 		return back{w.late}
-	case end == stopping, end == canceled, in.slot.Regain(ctx) != nil:
-		in.slot.Free()
+	case end == stopping, end == canceled, in.Slot.Regain(ctx) != nil:
+		in.Slot.Free()
 		return in.cutShort(ctx)
 	}
 	return nil
@@ -116,7 +116,7 @@ func (in *incoming) pause(ctx context.Context, w *wait) outcome {
 // the endpoint or by the loss of the lease.
 func (in *incoming) cutShort(ctx context.Context) outcome {
 	if cause := context.Cause(ctx); errors.Is(cause, transport.ErrLeaseLost) {
-		in.settlement.lose(ctx, cause)
+		in.Lose(ctx, cause)
 		return over{}
 	}
 	return back{released{}}

@@ -196,7 +196,8 @@ func TestALittleRoomIsNotFlooded(t *testing.T) {
 	})
 }
 
-// A queue that is full again gets no further tries: only the tries that have begun end.
+// A queue that is full again gets no further tries: only the tries that have begun end. How many
+// have begun depends on the order in which goroutines run.
 func TestTheEndOfRoomIsSeenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &errorQueue{room: new(Room), name: "error"}
@@ -206,8 +207,8 @@ func TestTheEndOfRoomIsSeenAtOnce(t *testing.T) {
 		}
 		q.set(100, false)
 		pass(3 * time.Second)
-		if refused := len(q.tries) - 100; q.accepted != 100 || refused > maxTries+3 {
-			t.Errorf("%d accepted, %d refused; want 100 and at most %d", q.accepted, refused, maxTries+3)
+		if refused := len(q.tries) - 100; q.accepted != 100 || refused > 2*maxTries {
+			t.Errorf("%d accepted, %d refused; want 100 and at most %d", q.accepted, refused, 2*maxTries)
 		}
 		close(leave)
 		synctest.Wait()

@@ -1,4 +1,4 @@
-package endpoint
+package settle
 
 import (
 	"context"
@@ -6,15 +6,17 @@ import (
 	"time"
 )
 
-// deadlines returns contexts that end after at least span and less than twice that. Messages that
+// Timeout is the least time of a settling call.
+const Timeout = 10 * time.Second
+
+// Deadlines returns contexts that end after at least [Timeout] and less than twice that. Messages that
 // settle at about the same time share one, because a timer for each would cost more than the rest
 // of settling.
-type deadlines struct {
-	parent context.Context //nolint:containedctx // of the whole run, never cancelled before its end
-	span   time.Duration
-	// blocked reports whether the broker takes no messages at the moment: then no context ends.
+type Deadlines struct {
+	Parent context.Context //nolint:containedctx // of the whole run, never cancelled before its end
+	// Blocked reports whether the broker takes no messages at the moment: then no context ends.
 	// Optional.
-	blocked func() bool
+	Blocked func() bool
 
 	mu      sync.Mutex      // guards the rest
 	current context.Context //nolint:containedctx // the context that is returned
@@ -22,22 +24,22 @@ type deadlines struct {
 	renewed time.Time
 }
 
-func (d *deadlines) context() context.Context {
+func (d *Deadlines) context() context.Context {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.current == nil || time.Since(d.renewed) > d.span {
-		if d.blocked == nil {
-			d.current, d.cancel = context.WithTimeout(d.parent, 2*d.span)
+	if d.current == nil || time.Since(d.renewed) > Timeout {
+		if d.Blocked == nil {
+			d.current, d.cancel = context.WithTimeout(d.Parent, 2*Timeout)
 		} else {
-			d.current, d.cancel = withExtension(d.parent, 2*d.span, d.blocked)
+			d.current, d.cancel = withExtension(d.Parent, 2*Timeout, d.Blocked)
 		}
 		d.renewed = time.Now()
 	}
 	return d.current
 }
 
-// close ends the current context; nothing may be settling any more.
-func (d *deadlines) close() {
+// Close ends the current context; nothing may be settling any more.
+func (d *Deadlines) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.cancel != nil {
@@ -64,7 +66,9 @@ func (c extended) Err() error {
 // withExtension returns a context whose deadline is extended while the broker is blocked, and by
 // another span after that. Waiting for a blocked broker is no failure of the message that is
 // settled.
-func withExtension(parent context.Context, span time.Duration, blocked func() bool) (context.Context, func()) {
+func withExtension(
+	parent context.Context, span time.Duration, blocked func() bool,
+) (context.Context, func()) {
 	done, end := context.WithCancel(parent)
 	var arm func(wasBlocked bool)
 	arm = func(wasBlocked bool) {

@@ -1,4 +1,4 @@
-package endpoint
+package settle
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 func TestSettlingWaitsWhileTheBrokerIsBlocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var blocked atomic.Bool
-		d := deadlines{parent: t.Context(), span: settleTimeout, blocked: blocked.Load}
-		defer d.close()
+		d := Deadlines{Parent: t.Context(), Blocked: blocked.Load}
+		defer d.Close()
 		ctx := d.context()
 		derived, stop := context.WithCancel(ctx)
 		defer stop()
@@ -26,19 +26,20 @@ func TestSettlingWaitsWhileTheBrokerIsBlocked(t *testing.T) {
 		blocked.Store(false)
 		unblocked := time.Now()
 		<-ctx.Done()
-		if after := time.Since(unblocked); after < 2*settleTimeout {
+		if after := time.Since(unblocked); after < 2*Timeout {
 			t.Errorf("it ended %v after the broker was unblocked", after)
 		}
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			t.Errorf("it ended by %v", ctx.Err())
 		}
 		<-derived.Done()
-		if err, cause := derived.Err(), context.Cause(derived); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(cause, err) {
+		err, cause := derived.Err(), context.Cause(derived)
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(cause, err) {
 			t.Errorf("a derived context ended by %v, %v", err, cause)
 		}
 		begin := time.Now()
 		<-d.context().Done()
-		if took := time.Since(begin); took != 2*settleTimeout {
+		if took := time.Since(begin); took != 2*Timeout {
 			t.Errorf("without a blocked broker it lasts %v", took)
 		}
 	})

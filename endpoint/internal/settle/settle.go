@@ -1,0 +1,298 @@
+// Package settle has the state of a delivery, and the calls that settle it.
+package settle
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/errtree"
+	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+const (
+	// Tries is how often a settling call is made while the broker does not answer.
+	Tries = 3
+
+	// RequeueFailed is the line of the log for a message that could not be requeued.
+	RequeueFailed  = "a message could not be requeued: the broker delivers it again when its lease ends"
+	completeFailed = "a message was handled but could not be completed: the broker delivers it again"
+	releaseFailed  = "a message could not be released: the broker delivers it again when its lease ends"
+)
+
+// ErrSettled is the error of a call for a message that is settled already, as after a behavior that
+// calls next twice.
+var ErrSettled = errors.New("the message is settled already: nothing more can be done about it")
+
+// Settler has what the deliveries of an endpoint share.
+type Settler struct {
+	Conn      transport.Conn
+	Deadlines Deadlines // of settling calls
+	Log       *slog.Logger
+	Failures  *failurelog.Log
+	OnError   func() // called when a message could not be completed
+	// TxElsewhere: the transactions of messages are in another database than the messages.
+	TxElsewhere bool
+}
+
+// Context returns the context of a settling call, which is not the handler's context: settling
+// continues when the handler's context has ended.
+func (s *Settler) Context() context.Context { return s.Deadlines.context() }
+
+// Send sends operations that are no unit with the completion of a message.
+func (s *Settler) Send(ops []transport.Operation) error {
+	if len(ops) == 0 {
+		return nil
+	}
+	_, err := s.Conn.Dispatch(s.Context(), ops)
+	return err //nolint:wrapcheck // the driver names itself
+}
+
+// Undo rolls a transaction of the message with an id back. A database that cannot be reached does so
+// itself.
+func (s *Settler) Undo(ctx context.Context, tx transport.Tx, id string) {
+	if err := tx.Rollback(s.Context()); err != nil {
+		s.Log.LogAttrs(ctx, slog.LevelWarn, "a transaction could not be rolled back",
+			slog.String("message", errtree.Cut(id, MaxLogged)), slog.Any("error", err))
+	}
+}
+
+// Delivery is a delivery of a message. A delivery is settled once, and all calls that settle a
+// delivery are here.
+//
+//	received ──▶ completedFirst     transaction mode None
+//	    │              │
+//	    └──────┬───────┘
+//	           ├──▶ settled         completed, moved, retried, postponed or released
+//	           ├──▶ leaseLost       another consumer has the message, or will have the message
+//	           └──▶ abandoned       the broker did not answer, and delivers the message again
+//
+// A call that fails leaves the state unchanged, so that another call may follow. A Delivery is not
+// safe for concurrent use.
+type Delivery struct {
+	*Settler
+	Message
+
+	Received transport.Delivery
+	Slot     *pump.Slot
+	// FailureCounted: the failure of the message is counted, so that a lost lease does not count.
+	FailureCounted bool
+
+	state state
+	busy  *transport.BusyError // why the last call of Complete failed, if a queue takes no messages
+}
+
+type state int8
+
+const (
+	received state = iota
+	completedFirst
+	settled
+	leaseLost
+	abandoned
+)
+
+// Over reports whether nothing more can be done about the message.
+func (d *Delivery) Over() bool { return d.state >= settled }
+
+// CompletedFirst reports whether the message was completed before the handlers ran. Such a message
+// cannot return to its queue.
+func (d *Delivery) CompletedFirst() bool { return d.state == completedFirst }
+
+// LostLease reports whether the lease of the delivery was lost.
+func (d *Delivery) LostLease() bool { return d.state == leaseLost }
+
+// CompleteFirst completes the message before the handlers run, and reports success. After a failure
+// no handler may run.
+func (d *Delivery) CompleteFirst(ctx context.Context) bool {
+	d.Slot.StopRenewing() // the lease ends here, and that is no loss
+	if err := d.Received.Complete(d.Context()); err != nil {
+		d.Abandon(ctx, "a message could not be completed first: it is not handled now", err)
+		return false
+	}
+	d.state = completedFirst
+	return true
+}
+
+// Complete sends ops and completes the message: in tx unless tx is nil, as one unit if the transport
+// can, and otherwise one after the other. A lost lease is no error.
+func (d *Delivery) Complete(ctx context.Context, tx transport.Tx, ops []transport.Operation) error {
+	if d.Over() {
+		return ErrSettled
+	}
+	return d.failed(d.complete(ctx, tx, ops))
+}
+
+// SendAhead sends operations before the operations of Complete, if the transport cannot complete a
+// message and send in one unit.
+func (d *Delivery) SendAhead(ops []transport.Operation) error {
+	if d.Over() {
+		return ErrSettled
+	}
+	return d.failed(d.Send(ops))
+}
+
+// failed records why the message could not be completed, and returns err.
+func (d *Delivery) failed(err error) error {
+	if d.busy = nil; err != nil {
+		d.OnError()
+		errors.As(err, &d.busy)
+	}
+	return err
+}
+
+func (d *Delivery) complete(ctx context.Context, tx transport.Tx, ops []transport.Operation) error {
+	if tx != nil {
+		return d.end(ctx, tx.Complete(d.Context(), ops))
+	}
+	if d.CompletedFirst() {
+		return d.end(ctx, d.Send(ops))
+	}
+	completer, ok := d.Received.(transport.Completer)
+	if ok && len(ops) > 0 {
+		return d.Settle(ctx, func(ctx context.Context) error { return completer.CompleteWith(ctx, ops) })
+	}
+	if err := d.Send(ops); err != nil {
+		return err
+	}
+	// The operations are sent. The message does not fail if it cannot be completed.
+	d.Try(ctx, d.Received.Complete, completeFailed)
+	return nil
+}
+
+// IsUnit reports whether completing the message and sending are one unit.
+func (d *Delivery) IsUnit(tx transport.Tx) bool {
+	if tx != nil {
+		return !d.TxElsewhere
+	}
+	_, ok := d.Received.(transport.Completer)
+	return ok && !d.CompletedFirst()
+}
+
+// Retry returns the message to its queue. The broker counts the delivery.
+func (d *Delivery) Retry(ctx context.Context) { d.Try(ctx, d.Received.Retry, RequeueFailed) }
+
+// Release returns the message to its queue untouched.
+func (d *Delivery) Release(ctx context.Context) { d.Try(ctx, d.Received.Release, releaseFailed) }
+
+// BusyQueue returns the queue that took no messages at the last Complete, if the transport can
+// postpone the message until the queue takes messages; "" otherwise.
+func (d *Delivery) BusyQueue() string {
+	if _, ok := d.Received.(transport.Postponer); !ok || d.busy == nil || d.CompletedFirst() {
+		return ""
+	}
+	return d.busy.Queue
+}
+
+// Postpone returns the message to its queue until the busy queue takes messages again. The delivery
+// does not count.
+func (d *Delivery) Postpone(ctx context.Context, busyQueue string) {
+	p := d.Received.(transport.Postponer) //nolint:errcheck // BusyQueue has seen that it is one
+	postpone := func(ctx context.Context) error { return p.Postpone(ctx, busyQueue) }
+	if d.Try(ctx, postpone, RequeueFailed) {
+		d.Log.DebugContext(ctx, "a message waits until another queue takes messages, without an attempt used up",
+			slog.String("message", d.LogID()), slog.String("queue", busyQueue))
+	}
+}
+
+// Try settles the message by a verb, and abandons the message when the verb fails.
+func (d *Delivery) Try(ctx context.Context, verb func(context.Context) error, warning string) bool {
+	err := d.Settle(ctx, verb)
+	if err != nil {
+		d.Abandon(ctx, warning, err)
+	}
+	return err == nil
+}
+
+// Abandon leaves the message to the broker, because of err.
+func (d *Delivery) Abandon(ctx context.Context, warning string, err error) {
+	d.state = abandoned
+	d.LogError(ctx, slog.LevelWarn, warning, err)
+}
+
+// Lost records that a message is lost: the message was completed first, and could not be moved after
+// its failure. The caller has logged the loss.
+func (d *Delivery) Lost() { d.state = abandoned }
+
+// Settle calls a settling verb, again if the broker could not be reached. A refused operation and a
+// lost lease are final, and a lost lease is no error. The verb has a context of its own: settling
+// continues when ctx has ended.
+func (d *Delivery) Settle(ctx context.Context, verb func(context.Context) error) error {
+	own := d.Context()
+	err := verb(own)
+	if err == nil {
+		d.state = settled
+		return nil
+	}
+	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
+	for try := 1; try < Tries && isRepeatable(err) && pause.Wait(own) == nil; try++ {
+		err = verb(own)
+	}
+	return d.end(ctx, err)
+}
+
+func isRepeatable(err error) bool {
+	_, refused := errors.AsType[*transport.DispatchError](err)
+	return err != nil && !refused && !errors.Is(err, transport.ErrLeaseLost) &&
+		!errors.Is(err, transport.ErrAlreadyHandled)
+}
+
+// end moves to the state that err means for the message, and returns err if the message is not
+// settled.
+func (d *Delivery) end(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		d.state = settled
+	case errors.Is(err, transport.ErrLeaseLost):
+		d.loseLease(ctx, err)
+	default:
+		return err
+	}
+	return nil
+}
+
+// loseLease records that the lease is lost. The loss is no failure, and nothing is left to settle. The
+// loss is counted unless the failure of the message is counted.
+func (d *Delivery) loseLease(ctx context.Context, err error) {
+	if d.state = leaseLost; !d.FailureCounted {
+		d.Failures.LeaseLost(d.FailureKey())
+	}
+	d.LogError(ctx, slog.LevelWarn, "the lease of a message was lost: the broker delivers it again", err)
+}
+
+// Lose ends an attempt whose lease was lost while the message was handled. A call of the driver's
+// Retry reports the loss to a driver that counts deliveries. Release would not, because a message
+// that was held for longer than its lease counts.
+func (d *Delivery) Lose(ctx context.Context, cause error) {
+	d.loseLease(ctx, cause)
+	_ = d.Received.Retry(d.Context()) // fails, because the lease is lost
+}
+
+// Drop ends a held message whose delivery is lost. The failure of the message is counted already.
+func (d *Delivery) Drop() {
+	d.state = leaseLost
+	_ = d.Received.Retry(d.Context()) // fails, and lets the driver forget the delivery
+}
+
+// LogError logs an error that concerns the message.
+func (d *Delivery) LogError(
+	ctx context.Context, level slog.Level, text string, err error, attrs ...slog.Attr,
+) {
+	attrs = append(attrs, slog.String("message", d.LogID()), slog.Any("error", err))
+	d.Log.LogAttrs(ctx, level, text, attrs...) //nolint:sloglint // the texts are constants of the callers
+}
+
+// ForgetFailures ends the cycle of the message. Other messages may have an id that is made of the
+// content: they have not crashed a process, although they were delivered before and have no failure
+// here.
+func (d *Delivery) ForgetFailures() {
+	if transport.IsContentID(d.ID) {
+		d.Failures.Clear(d.FailureKey())
+		return
+	}
+	d.Failures.Forget(d.FailureKey())
+}

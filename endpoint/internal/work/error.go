@@ -1,0 +1,21 @@
+package work
+
+// CommitError is the error of the commit that stores the work. Other errors of the outbox and inbox
+// are those of statements before the commit.
+type CommitError struct{ Err error }
+
+func (e *CommitError) Error() string { return e.Err.Error() }
+func (e *CommitError) Unwrap() error { return e.Err }
+
+// DatabaseError is the error of the begin of a transaction in the outbox.
+type DatabaseError struct{ Err error }
+
+func (e *DatabaseError) Error() string { return e.Err.Error() }
+func (e *DatabaseError) Unwrap() error { return e.Err }
+
+// ExpiredError is the error of the begin of a transaction in the outbox after the handler's context
+// has ended, as by a time limit. The error says nothing about the database.
+type ExpiredError struct{ Err error }
+
+func (e *ExpiredError) Error() string { return e.Err.Error() }
+func (e *ExpiredError) Unwrap() error { return e.Err }
