@@ -66,6 +66,13 @@ var rules = []rule{
 		"endpoint/internal/failurelog", "header", "internal/backoff", "internal/copies", "internal/errtree", "internal/fault",
 		"internal/pump", "transport",
 	}},
+	{of: "endpoint/internal/notify", ours: []string{
+		"endpoint/internal/failurelog", "endpoint/internal/overdue", "endpoint/internal/panics", "internal/goroutines", "recoverability",
+	}},
+	{of: "endpoint/internal/inbox", ours: []string{
+		"endpoint/internal/panics", "endpoint/internal/settle", "endpoint/internal/work", "header", "internal/handledid",
+		"internal/pump", "recoverability", "transport",
+	}},
 	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "saga", ours: append([]string{"internal/jsonloss", "internal/jsonmembers", "internal/stateful", "internal/strictjson", "internal/uuid", "recoverability"}, aboveEndpoint...)},

@@ -150,7 +150,7 @@ func (a *attempt) finish(ctx context.Context, ops []transport.Operation) error {
 	if !ok || a.session.unit.Key == nil {
 		return a.completeProcessed(ctx, tx, ops, a, "")
 	}
-	recorder.RecordHandled(a.live.inbox.name, a.session.unit.Key)
+	recorder.RecordHandled(a.live.inbox.Name, a.session.unit.Key)
 	err = a.completeProcessed(ctx, tx, ops, a, "")
 	if err != nil {
 		recorder.RecordHandled("", nil) // the message may be completed with a copy for later

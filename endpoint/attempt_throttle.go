@@ -27,8 +27,8 @@ type throttling struct {
 	until time.Time // until when the message may wait here; zero is for ever
 }
 
-// joinLimit is a guard. It sets the message's part in the rate limit that applies to the message, if
-// there is one, and the time until which the message may wait.
+// joinLimit is a guard. It sets the message's part in the rate limit that applies to the message,
+// if there is one, and the time until which the message may wait.
 func joinLimit(_ context.Context, in *incoming) outcome {
 	t := &in.throttling
 	t.in, t.limit = in, in.e.limits.Of(func() string {
@@ -140,11 +140,11 @@ func (t *throttling) report(ctx context.Context, f recoverability.Failure) {
 				slog.String("type", t.limit.Type), slog.Int("failures", failures), slog.Any("error", f.Err))
 		}
 		concerns := &recoverability.Failure{Queue: f.Queue, Type: t.limit.Type, Err: f.Err, Now: f.Now}
-		place := in.e.notifications.next(failurelog.KeyOf("", t.limit.Type)) // no queue has that name
-		in.live.reports.Go(func() {                                          // the next change does not wait for it
-			defer place.end()
-			place.wait()
-			in.live.notify(ctx, recoverability.Notification{Kind: kind, Failure: concerns})
+		place := in.live.notifier.Next(failurelog.KeyOf("", t.limit.Type)) // no queue has that name
+		in.live.reports.Go(func() {                                        // the next change does not wait for it
+			defer place.End()
+			place.Wait()
+			in.live.notifier.Notify(ctx, recoverability.Notification{Kind: kind, Failure: concerns})
 		})
 	})
 }

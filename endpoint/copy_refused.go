@@ -55,7 +55,7 @@ func (c *refusedCopy) report(ctx context.Context, text string) {
 	c.live.e.cfg.Logger.ErrorContext(ctx, text, //nolint:sloglint // the texts are constants of the callers
 		slog.String("message", errtree.Cut(f.MessageID, settle.MaxLogged)), slog.String("type", errtree.Cut(f.Type, settle.MaxLogged)),
 		slog.String("queue", f.Queue), slog.String("error_queue", c.queue()), slog.Any("error", f.Err))
-	c.live.notify(ctx, recoverability.Notification{
+	c.live.notifier.Notify(ctx, recoverability.Notification{
 		Kind: recoverability.MovedToError, Action: recoverability.MoveToError{Queue: c.queue()}, Failure: &f, To: c.queue(),
 	})
 }

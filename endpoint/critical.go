@@ -54,7 +54,7 @@ func (r *reception) failing() (time.Time, error) {
 func (l *live) watch(ctx context.Context, r *reception) func(error) {
 	return func(err error) {
 		if r.note(err) {
-			l.critical(ctx, recoverability.Failure{
+			l.notifier.Critical(ctx, recoverability.Failure{
 				Queue: r.queue, Now: time.Now(),
 				Err: fmt.Errorf("receiving from %q has been failing for %v: %w", r.queue, criticalOutage, err),
 			})

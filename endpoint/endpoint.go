@@ -28,9 +28,6 @@ type Endpoint struct {
 	recoverability recoverability.Config
 	failures       *failurelog.Log
 	limits         throttle.Limits
-	unreturned     atomic.Int32 // calls of Notify functions under way, those given up included
-	notifyNames    []string     // of the functions of Notify
-	notifications  notificationOrder
 	warnings       stateful.Warnings
 
 	receive pipeline.Func[*pipeline.Receive]
@@ -69,9 +66,6 @@ func New(cfg Config) (*Endpoint, error) {
 	e.failures = failurelog.New(max(memory.Messages, 8*cfg.Concurrency), memory.Bytes)
 	e.limits = throttle.New(cfg.Recoverability.RateLimit, types.names())
 	e.host = cfg.Host.in(cfg.Name)
-	for i := range cfg.Notify {
-		e.notifyNames = append(e.notifyNames, fmt.Sprintf("function %d of Config.Notify", i+1))
-	}
 	if err := errors.Join(err, terr, e.checkBodies(), e.compose()); err != nil {
 		return nil, fmt.Errorf("endpoint %q: invalid configuration: %w", cfg.Name, err)
 	}

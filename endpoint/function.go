@@ -48,8 +48,8 @@ func (in *incoming) observe(call *overdue.Call) {
 	}
 }
 
-// translate is a guard. It has the function of the driver's user change the message. If the function
-// fails, the message cannot be decoded.
+// translate is a guard. It has the function of the driver's user change the message. If the
+// function fails, the message cannot be decoded.
 func translate(_ context.Context, in *incoming) outcome {
 	f := in.live.translate
 	if in.Received.Message().Undecodable != nil {

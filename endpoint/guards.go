@@ -3,6 +3,7 @@ package endpoint
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
@@ -16,7 +17,8 @@ type (
 	arrivalGuard func(ctx context.Context, in *incoming) outcome
 	// admissionGuard is asked before each attempt, and may wait.
 	admissionGuard func(ctx context.Context, in *incoming) outcome
-	// attemptGuard is asked at the beginning of each attempt. Its error is the failure of the attempt.
+	// attemptGuard is asked at the beginning of each attempt. Its error is the failure of the
+	// attempt.
 	attemptGuard func(ctx context.Context, a *attempt) (outcome, error)
 )
 
@@ -34,8 +36,8 @@ type roads struct {
 	satellite  road // has guards of arrival only: no handler receives a message of such a queue
 }
 
-// newRoads composes the guards, and decides their order. A check that needs the decoded message is no
-// guard: a behavior of the Receive stage may decrypt or replace the body, and have the message
+// newRoads composes the guards, and decides their order. A check that needs the decoded message is
+// no guard: a behavior of the Receive stage may decrypt or replace the body, and have the message
 // decoded again.
 func newRoads(l *live) (r roads) {
 	r.composeArrival(l)
@@ -158,7 +160,7 @@ func refuseOverfull(_ context.Context, a *attempt) (outcome, error) {
 
 // recognize completes a message that was handled before.
 func recognize(ctx context.Context, a *attempt) (outcome, error) {
-	handled, err := a.live.inbox.recognize(ctx, a)
+	handled, err := a.live.inbox.Recognize(ctx, &a.Delivery, &a.session.unit, a == &a.first)
 	if !handled {
 		return nil, err
 	}
@@ -178,4 +180,16 @@ func refuseParked(_ context.Context, a *attempt) (outcome, error) {
 		return nil, a.exclusive.crashLoop()
 	}
 	return nil, nil
+}
+
+// completeAgain completes a message that was handled before. If ServiceControl has returned the
+// message, ServiceControl waits for a notice.
+func (a *attempt) completeAgain(ctx context.Context) {
+	a.leaveLimit()
+	a.Slot.Free()
+	a.Log.InfoContext(ctx, "a message was handled before: it is completed, and not handled again",
+		slog.String("message", a.LogID()), slog.Int("attempt", a.receive.Attempt.N))
+	if err := a.completeProcessed(ctx, nil, nil, nil, ""); err != nil {
+		a.Abandon(ctx, "a message that was handled before could not be completed: the broker delivers it again", err)
+	}
 }

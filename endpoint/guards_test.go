@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/inbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/internal/pump"
@@ -22,7 +23,7 @@ func TestGuardsAreAskedInOrder(t *testing.T) {
 			sender: sender{cfg: Config{AuditQueue: "audit", Transactions: None}},
 			limits: throttle.New(recoverability.RateLimit{After: 1}, nil),
 		},
-		keys: new(keylock.Locks), slow: new(pump.SlowStart), outbox: new(outbox), inbox: new(inbox),
+		keys: new(keylock.Locks), slow: new(pump.SlowStart), outbox: new(outbox), inbox: new(inbox.Inbox),
 		quarantine: new(quarantine), translate: func(*transport.Message) {},
 	}
 	for _, tt := range []struct {

@@ -143,7 +143,7 @@ func (in *incoming) deliveryEndsSoon(until time.Time) bool {
 // tryAgain moves a held message once more.
 func (x *execution) tryAgain(ctx context.Context) (err error) {
 	defer panics.Catch(&err)
-	place := x.nextPlace()
+	place := x.live.notifier.Next(x.FailureKey())
 	report := func() {}
 	defer func() { x.report(place, report) }()
 	if err := x.toErrorQueues(ctx); err != nil {

@@ -43,8 +43,8 @@ func checkKey(key string) error {
 	return nil
 }
 
-// passKeys is a guard. If no handler of the message has a key, by the headers that the message arrived
-// with, the messages behind it may take their keys.
+// passKeys is a guard. If no handler of the message has a key, by the headers that the message
+// arrived with, the messages behind it may take their keys.
 func passKeys(_ context.Context, in *incoming) outcome {
 	_, calls := in.e.types.named(in.Original.Headers.Get(header.EnclosedMessageTypes))
 	if !slices.ContainsFunc(calls, func(c call) bool { return c.key != nil }) {

@@ -4,14 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
+	"github.com/holdfast-go/holdfast/endpoint/internal/inbox"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
 // outboxSuffix is appended to the endpoint's name for the name of its outbox.
 const outboxSuffix = ".outbox"
+
+// inboxSuffix is appended to the endpoint's name for the name of its inbox.
+const inboxSuffix = ".handled"
 
 // outbox is the database in which the messages of handlers are stored, in one commit with what the
 // handlers write. The stored messages are a queue of it, from which relays send them to the broker.
@@ -110,10 +116,12 @@ func (l *live) prepareOutbox(ctx context.Context) error {
 		plan.Records = nil            // see verifyRecords
 		err = l.verifyTables(ctx, l.outbox.conn, plan)
 	case l.inbox != nil:
-		err = l.verifyTables(ctx, l.conn, transport.Plan{Inboxes: []string{l.inbox.name}})
+		err = l.verifyTables(ctx, l.conn, transport.Plan{Inboxes: []string{l.inbox.Name}})
 	}
 	if err == nil && l.inbox != nil {
-		err = l.inbox.verify(ctx)
+		if err = l.inbox.Verify(ctx); err != nil {
+			err = fmt.Errorf("inbox %q: %w", l.inbox.Name, granted(err))
+		}
 	}
 	if err == nil {
 		err = l.openTimers(ctx)
@@ -128,4 +136,65 @@ func (l *live) prepareOutbox(ctx context.Context) error {
 		return fmt.Errorf("endpoint %q: %w", l.e.cfg.Name, err)
 	}
 	return nil
+}
+
+// newInbox returns the inbox of an endpoint that keeps one; nil of any other.
+func (l *live) newInbox() (*inbox.Inbox, error) {
+	b := &inbox.Inbox{
+		Name: l.e.cfg.Name + inboxSuffix, Queue: l.names.of(l.e.cfg.Name),
+		Log: l.e.cfg.Logger, Translates: l.translate != nil,
+	}
+	switch {
+	case l.e.cfg.Remember <= 0 || l.e.cfg.SendOnly:
+		return nil, nil //nolint:nilnil // no inbox is no error
+	case l.outbox != nil:
+		b.Store = l.outbox.store
+		return b, nil
+	}
+	store, ok := l.conn.(transport.OutboxStore)
+	if !ok {
+		return nil, errors.New("the transport cannot record handled messages: leave Config.Remember out")
+	}
+	b.Store = store
+	return b, nil
+}
+
+// inboxTimeout bounds the inspection of an inbox, which may have many rows.
+const inboxTimeout = time.Minute
+
+// reportStart logs the size of the inbox, and a leftover outbox, beside the start of the endpoint.
+// The result waits for that.
+func (l *live) reportStart(ctx context.Context) (end func()) {
+	ctx, cancel := context.WithTimeout(ctx, inboxTimeout)
+	var reporting sync.WaitGroup
+	reporting.Go(func() {
+		if l.inbox != nil {
+			l.inbox.Report(ctx, l.e.cfg.Remember)
+		}
+		l.reportLeftover(ctx)
+	})
+	return func() {
+		cancel()
+		reporting.Wait()
+	}
+}
+
+// reportLeftover warns of messages in an outbox that the endpoint no longer has, and has no timers
+// in: nothing sends them.
+func (l *live) reportLeftover(ctx context.Context) {
+	inspector, ok := l.conn.(transport.Inspector)
+	if _, stores := l.conn.(transport.OutboxStore); !ok || !stores || l.timers != nil { // whose relay sends what is in the queue
+		return
+	}
+	name := l.e.cfg.Name + outboxSuffix
+	stats, err := inspector.Inspect(ctx, name)
+	switch {
+	case errors.Is(err, transport.ErrNoQueue):
+	case err != nil:
+		l.e.cfg.Logger.DebugContext(ctx, "an earlier outbox could not be looked for", slog.Any("error", err))
+	case len(stats) == 1 && stats[0].Ready+max(0, stats[0].Unsettled)+max(0, stats[0].Delayed) > 0:
+		l.e.cfg.Logger.WarnContext(ctx, "messages wait in the outbox of this endpoint, which has none now: nothing sends them. "+
+			"Send them by holdfast outbox drain, or set Config.Outbox",
+			slog.String("outbox", name), slog.Int64("messages", stats[0].Ready))
+	}
 }

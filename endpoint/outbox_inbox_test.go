@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/handledid"
 	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -197,7 +198,7 @@ func TestNoTwoMessagesHaveOneKey(t *testing.T) {
 	type message struct{ queue, id string }
 	keys := map[[16]byte]message{}
 	add := func(queue, id string) (key [16]byte) {
-		key = endpoint.HandledID(queue, id)
+		key = handledid.Of(queue, id)
 		if other, ok := keys[key]; ok && other != (message{queue, id}) {
 			t.Fatalf("%q and %q have the key %x", other, message{queue, id}, key)
 		}

@@ -299,8 +299,8 @@ func (a *attempt) isImpeded(ctx context.Context, tx transport.Tx, down error) bo
 	return d.Outage(ctx, down) && a.live.stores(ctx) == nil
 }
 
-// impeded returns the outcome of an attempt at an impeded message: the message waits, without a slot.
-// When the message has waited for long, it fails.
+// impeded returns the outcome of an attempt at an impeded message: the message waits, without a
+// slot. When the message has waited for long, it fails.
 func (in *incoming) impeded(ctx context.Context, err error) outcome {
 	p := &in.impediment
 	if p.since.IsZero() {

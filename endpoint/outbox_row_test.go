@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/internal/envelope"
+	"github.com/holdfast-go/holdfast/internal/handledid"
 	"github.com/holdfast-go/holdfast/internal/harness"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
@@ -139,11 +140,11 @@ func TestASettlingIsTriedThreeTimes(t *testing.T) {
 
 // A hash is a UUID of version 8. As an id of another message the text of the hash has another key.
 func TestNoIDIsTheKeyOfAnother(t *testing.T) {
-	hash := endpoint.HandledID("sales", "order 1")
-	if key := endpoint.HandledID("sales", uuid.Text(hash)); key == hash {
+	hash := handledid.Of("sales", "order 1")
+	if key := handledid.Of("sales", uuid.Text(hash)); key == hash {
 		t.Errorf("the id %s has the key of another message", uuid.Text(hash))
 	}
-	if a, b := endpoint.HandledID("sales", "1"), endpoint.HandledID("sale", "s1"); a == b {
+	if a, b := handledid.Of("sales", "1"), handledid.Of("sale", "s1"); a == b {
 		t.Errorf("messages of two queues have the key %x", a)
 	}
 }

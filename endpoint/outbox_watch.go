@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/handledid"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -85,7 +86,7 @@ func (l *live) probe(ctx context.Context) error {
 		return err
 	}
 	if l.inbox != nil {
-		_, err := l.inbox.store.FindHandled(ctx, l.inbox.name, []transport.HandledKey{{}})
+		_, err := l.inbox.Store.FindHandled(ctx, l.inbox.Name, []transport.HandledKey{{}})
 		return err
 	}
 	inspector, ok := l.outbox.conn.(transport.Inspector)
@@ -121,7 +122,7 @@ func (l *live) storesRecords(ctx context.Context) error {
 	}
 	key := uuid.New(time.Now())
 	return db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {
-		id := transport.RecordID(HandledID(kinds[0], key))
+		id := transport.RecordID(handledid.Of(kinds[0], key))
 		_, err := store.Load(ctx, id, &transport.RecordName{Kind: kinds[0], Key: "probe " + key})
 		return nil, err
 	})
@@ -132,10 +133,10 @@ func (l *live) storesRecords(ctx context.Context) error {
 func (l *live) stores(ctx context.Context) error {
 	var entry transport.OutboxEntry
 	if l.inbox != nil {
-		entry.Inbox, entry.Key = l.inbox.name, &transport.HandledKey{ID: HandledID(l.inbox.queue, uuid.New(time.Now()))}
+		entry.Inbox, entry.Key = l.inbox.Name, &transport.HandledKey{ID: handledid.Of(l.inbox.Queue, uuid.New(time.Now()))}
 	}
 	if l.outbox == nil {
-		return l.inbox.store.Store(ctx, entry)
+		return l.inbox.Store.Store(ctx, entry)
 	}
 	expired := transport.Operation{Message: &transport.Message{}, Queue: l.outbox.queue, TTL: -1}
 	var err error
@@ -220,7 +221,7 @@ func (l *live) addOutbox(h *Health) {
 		o.Ready, o.Unsettled, o.Oldest = stats.Ready, stats.Unsettled, stats.Oldest
 	}
 	if l.inbox != nil {
-		o.Duplicates = l.inbox.duplicates.Load()
+		o.Duplicates = l.inbox.Duplicates()
 	}
 	o.Waiting = l.outbox.waiting()
 	h.Outbox = o

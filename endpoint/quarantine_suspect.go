@@ -28,8 +28,9 @@ func (in *incoming) suspect() bool {
 	return a.N-known.Failed > in.live.recoverability.Quarantine.After
 }
 
-// quarantine moves a suspect there. If the quarantine is missing, it returns nil: the message is then
-// handled like any other. A message whose copy the quarantine refuses moves to the error queue.
+// quarantine moves a suspect there. If the quarantine is missing, it returns nil: the message is
+// then handled like any other. A message whose copy the quarantine refuses moves to the error
+// queue.
 func (in *incoming) quarantine(ctx context.Context) outcome {
 	err := in.enterQuarantine(ctx)
 	switch {
@@ -55,7 +56,7 @@ func (in *incoming) quarantine(ctx context.Context) outcome {
 func (in *incoming) enterQuarantine(ctx context.Context) error {
 	q, n := in.live.quarantine, in.Received.Attempt().N
 	headers := fault.QuarantineHeaders(in.Original.Headers, in.live.names.address(in.Queue), n)
-	place := in.nextPlace()
+	place := in.live.notifier.Next(in.FailureKey())
 	report := func() {}
 	defer func() { in.report(place, report) }()
 	if err := in.Complete(ctx, nil, []transport.Operation{in.CopyTo(q.queue, headers, 0)}); err != nil {
@@ -73,7 +74,7 @@ func (in *incoming) enterQuarantine(ctx context.Context) error {
 		slog.String("message", in.LogID()), slog.Int("attempt", n), slog.String("queue", q.queue))
 	f := in.facts(fmt.Errorf("delivered %d times: the process may crash over it", n))
 	report = func() {
-		in.live.notify(ctx, recoverability.Notification{Kind: recoverability.Quarantined, To: q.queue, Failure: &f})
+		in.live.notifier.Notify(ctx, recoverability.Notification{Kind: recoverability.Quarantined, To: q.queue, Failure: &f})
 	}
 	return nil
 }

@@ -62,7 +62,7 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 	defer panics.Catch(&err)
 	sent, _ := r.session.unit.End()
 	x := execution{recovery: r, rec: rec, sent: sent}
-	place := r.nextPlace() // before the message is settled: then its next attempt may be faster than this report
+	place := r.live.notifier.Next(r.FailureKey()) // before the message is settled: then its next attempt may be faster than this report
 	report := func() {}
 	defer func() { r.report(place, report) }()
 	r.logAction(ctx, rec.Action, rec.Failure)
@@ -182,4 +182,33 @@ func (r *recovery) impossible(action recoverability.Action) string {
 		return fmt.Sprintf("%T is no action", action)
 	}
 	return ""
+}
+
+// tookFallback records a fallback, to be reported once the message is settled.
+func (r *recovery) tookFallback(f recoverability.Fallback, instead recoverability.Action) {
+	r.fallbacks = append(r.fallbacks, recoverability.Notification{Kind: recoverability.FallbackTaken, Fallback: f, Action: instead})
+}
+
+// notifyAction reports an action that was carried out, and the fallbacks that led to it.
+func (r *recovery) notifyAction(ctx context.Context, action recoverability.Action, f recoverability.Failure) {
+	for _, n := range r.fallbacks {
+		n.Failure = &f
+		r.live.notifier.Notify(ctx, n)
+	}
+	n := recoverability.Notification{Failure: &f, Action: action}
+	switch a := action.(type) {
+	case recoverability.Retry:
+		n.Kind, n.Retry = recoverability.ImmediateRetry, f.Immediate
+	case recoverability.RetryInline:
+		n.Kind, n.Retry = recoverability.InlineRetry, f.Inline+1
+	case recoverability.Delay:
+		n.Kind, n.Retry, n.To = recoverability.DelayedRetry, f.Delayed+1, r.Queue
+	case recoverability.MoveToError:
+		n.Kind, n.To = recoverability.MovedToError, a.Queue
+	case recoverability.DeadLetter:
+		n.Kind = recoverability.DeadLettered
+	case recoverability.Discard:
+		n.Kind = recoverability.Discarded
+	}
+	r.live.notifier.Notify(ctx, n)
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/notify"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/recoverability"
 )
@@ -39,10 +40,10 @@ func (in *incoming) reportKept(ctx context.Context, err error) {
 		MessageID: in.ID, Type: firstType(in.Original.Headers), Queue: in.Queue,
 		Attempt: attempt.N, AttemptExact: attempt.Exact, Now: time.Now(),
 	}
-	in.report(in.nextPlace(), func() {
-		in.live.critical(ctx, f)
+	in.report(in.live.notifier.Next(in.FailureKey()), func() {
+		in.live.notifier.Critical(ctx, f)
 		if !in.CompletedFirst() {
-			in.live.notify(ctx, recoverability.Notification{Kind: recoverability.FallbackTaken, Failure: &f, Fallback: recoverability.FallbackHeld})
+			in.live.notifier.Notify(ctx, recoverability.Notification{Kind: recoverability.FallbackTaken, Failure: &f, Fallback: recoverability.FallbackHeld})
 		}
 	})
 }
@@ -93,4 +94,18 @@ func (p *pauses) next() time.Duration {
 	}
 	p.last = now
 	return p.backoff.Next()
+}
+
+// report calls f in its place among the notifications of the message: see [notify.Notifier.Report].
+func (in *incoming) report(p *notify.Place, f func()) {
+	in.giveUpKeys()
+	settled := func() {
+		if in.Over() {
+			in.Slot.Settled()
+		}
+	}
+	if in.exclusive != nil {
+		settled = nil
+	}
+	in.live.notifier.Report(p, settled, f)
 }

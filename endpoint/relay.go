@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// forwardRow is a guard. It ends the processing of a message for another queue that was kept in this
-// queue until it was due. Such a message is not handled: it is sent on and completed. If its queue
-// refuses it, it moves to the error queue. Otherwise it is requeued after a pause.
+// forwardRow is a guard. It ends the processing of a message for another queue that was kept in
+// this queue until it was due. Such a message is not handled: it is sent on and completed. If its
+// queue refuses it, it moves to the error queue. Otherwise it is requeued after a pause.
 func forwardRow(ctx context.Context, in *incoming) outcome {
 	r, ok := in.Received.(transport.Relayer)
 	if !ok {

@@ -9,7 +9,9 @@ import (
 	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/held"
+	"github.com/holdfast-go/holdfast/endpoint/internal/inbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
+	"github.com/holdfast-go/holdfast/endpoint/internal/notify"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/internal/pump"
@@ -19,32 +21,32 @@ import (
 
 // live is the state of a running endpoint.
 type live struct {
-	e          *Endpoint
-	conn       transport.Conn
-	outbox     *outbox // nil: none
-	timers     *outbox // where timers wait; nil: nowhere
-	noTimers   error   // why timers is nil, if that is not the configuration
-	inbox      *inbox  // nil: handled messages are not recorded
-	relay      *relay  // of timers; nil without
-	outage     *outage // of the database of the outbox or inbox; nil where there is neither
-	names      queueNames
-	limits     transport.Limits
-	translate  func(*transport.Message) // of the driver's user; nil for none
-	publishes  bool
-	joins      bool
-	stopping   <-chan struct{} // closed when no more messages are received
-	settler    settle.Settler
-	units      unitStore
-	requeues   pauses
-	acks       ackQueue
-	calls      *overdue.Watch // of the user's functions
-	held       atomic.Int64   // failed messages that could be neither settled nor moved and are not yet released
-	room       held.Room      // failed messages that wait for their error queue
-	exits      held.Exits     // of these
-	sources    []source       // of the endpoint's own queues
-	unreported atomic.Int64   // notifications of messages that have not returned
-	reports    sync.WaitGroup // those of rate limits
-	budget     *pump.Budget   // of all received messages
+	e         *Endpoint
+	conn      transport.Conn
+	outbox    *outbox      // nil: none
+	timers    *outbox      // where timers wait; nil: nowhere
+	noTimers  error        // why timers is nil, if that is not the configuration
+	inbox     *inbox.Inbox // nil: handled messages are not recorded
+	relay     *relay       // of timers; nil without
+	outage    *outage      // of the database of the outbox or inbox; nil where there is neither
+	names     queueNames
+	limits    transport.Limits
+	translate func(*transport.Message) // of the driver's user; nil for none
+	publishes bool
+	joins     bool
+	stopping  <-chan struct{} // closed when no more messages are received
+	settler   settle.Settler
+	units     unitStore
+	requeues  pauses
+	acks      ackQueue
+	calls     *overdue.Watch // of the user's functions
+	notifier  *notify.Notifier
+	held      atomic.Int64   // failed messages that could be neither settled nor moved and are not yet released
+	room      held.Room      // failed messages that wait for their error queue
+	exits     held.Exits     // of these
+	sources   []source       // of the endpoint's own queues
+	reports   sync.WaitGroup // those of rate limits
+	budget    *pump.Budget   // of all received messages
 
 	recoverability recoverability.Config // without what the transport and the transaction mode do not offer
 
@@ -118,6 +120,7 @@ func newLive(ctx context.Context, e *Endpoint, conn transport.Conn, outbox *outb
 		calls: overdue.New(e.cfg.Logger),
 	}
 	l.units.live = l
+	l.notifier = notify.New(e.cfg.Notify, e.cfg.Logger, l.calls)
 	l.settler = settle.Settler{
 		Conn: conn, Log: e.cfg.Logger, Failures: e.failures, OnError: l.acks.forget, TxElsewhere: outbox != nil,
 		Deadlines: settle.Deadlines{Parent: context.WithoutCancel(ctx)},
@@ -189,7 +192,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	for _, queue := range l.e.queues() {
 		queue = l.names.of(queue)
 		opts := transport.ReceiverOptions{Queue: queue, CompletesFirst: l.e.cfg.Transactions == None}
-		own, err := l.openSource(ctx, opts, l.e.cfg.Concurrency, l.handle(queue), l.inbox.arrived(queue))
+		own, err := l.openSource(ctx, opts, l.e.cfg.Concurrency, l.handle(queue), l.inbox.Arrived(queue))
 		if err != nil {
 			return fmt.Errorf("endpoint %q: %w", l.e.cfg.Name, err)
 		}

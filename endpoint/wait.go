@@ -25,8 +25,8 @@ type kept int8
 const (
 	keepsNothing kept = iota
 	keepsKeys
-	// keepsSlot: the message keeps its keys too. The wait is short: the stop of the endpoint does not
-	// end it.
+	// keepsSlot: the message keeps its keys too. The wait is short: the stop of the endpoint does
+	// not end it.
 	keepsSlot
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/internal/handledid"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -72,7 +72,7 @@ func (a *app) handledForgetCommand() *cobra.Command {
 		return a.onInbox(cmd.Context(), &o, func(db recording, inbox string) error {
 			keys := make([]transport.HandledKey, len(ids))
 			for i, id := range ids {
-				keys[i].ID = endpoint.HandledID(o.endpoint, id)
+				keys[i].ID = handledid.Of(o.endpoint, id)
 			}
 			before, err := db.FindHandled(cmd.Context(), inbox, keys)
 			if err != nil {

@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/brokertest"
 	"github.com/holdfast-go/holdfast/internal/envelope"
+	"github.com/holdfast-go/holdfast/internal/handledid"
 	"github.com/holdfast-go/holdfast/internal/timer"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
@@ -262,7 +262,7 @@ func TestHandledMessagesAreForgotten(t *testing.T) {
 			ids := []string{uuid.New(time.Now()), "m-2", "m-3"}
 			connected(t, database, func(conn transport.Conn) {
 				for _, id := range ids {
-					key := transport.HandledKey{ID: endpoint.HandledID("billing", id), Sum: 7}
+					key := transport.HandledKey{ID: handledid.Of("billing", id), Sum: 7}
 					if err := conn.(transport.OutboxStore).Store(t.Context(), transport.OutboxEntry{Inbox: "billing.handled", Key: &key}); err != nil {
 						t.Fatal(err)
 					}

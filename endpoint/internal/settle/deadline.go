@@ -9,9 +9,9 @@ import (
 // Timeout is the least time of a settling call.
 const Timeout = 10 * time.Second
 
-// Deadlines returns contexts that end after at least [Timeout] and less than twice that. Messages that
-// settle at about the same time share one, because a timer for each would cost more than the rest
-// of settling.
+// Deadlines returns contexts that end after at least [Timeout] and less than twice that. Messages
+// that settle at about the same time share one, because a timer for each would cost more than the
+// rest of settling.
 type Deadlines struct {
 	Parent context.Context //nolint:containedctx // of the whole run, never cancelled before its end
 	// Blocked reports whether the broker takes no messages at the moment: then no context ends.

@@ -24,8 +24,8 @@ func IsNamed(id string) bool {
 	return id != "" && !strings.HasPrefix(id, numberedID) && !transport.IsContentID(id)
 }
 
-// OriginalOf returns a received message as the sender made the message, and its id. A packed message
-// is unpacked, whoever has returned it.
+// OriginalOf returns a received message as the sender made the message, and its id. A packed
+// message is unpacked, whoever has returned it.
 func OriginalOf(received *transport.Message) (m *transport.Message, id string) {
 	m = copies.Unpacked(received)
 	if h, returned := fault.ReturnedHeaders(m.Headers); returned {

@@ -52,8 +52,8 @@ func (s *Settler) Send(ops []transport.Operation) error {
 	return err //nolint:wrapcheck // the driver names itself
 }
 
-// Undo rolls a transaction of the message with an id back. A database that cannot be reached does so
-// itself.
+// Undo rolls a transaction of the message with an id back. A database that cannot be reached does
+// so itself.
 func (s *Settler) Undo(ctx context.Context, tx transport.Tx, id string) {
 	if err := tx.Rollback(s.Context()); err != nil {
 		s.Log.LogAttrs(ctx, slog.LevelWarn, "a transaction could not be rolled back",
@@ -118,8 +118,8 @@ func (d *Delivery) CompleteFirst(ctx context.Context) bool {
 	return true
 }
 
-// Complete sends ops and completes the message: in tx unless tx is nil, as one unit if the transport
-// can, and otherwise one after the other. A lost lease is no error.
+// Complete sends ops and completes the message: in tx unless tx is nil, as one unit if the
+// transport can, and otherwise one after the other. A lost lease is no error.
 func (d *Delivery) Complete(ctx context.Context, tx transport.Tx, ops []transport.Operation) error {
 	if d.Over() {
 		return ErrSettled
@@ -214,8 +214,8 @@ func (d *Delivery) Abandon(ctx context.Context, warning string, err error) {
 	d.LogError(ctx, slog.LevelWarn, warning, err)
 }
 
-// Lost records that a message is lost: the message was completed first, and could not be moved after
-// its failure. The caller has logged the loss.
+// Lost records that a message is lost: the message was completed first, and could not be moved
+// after its failure. The caller has logged the loss.
 func (d *Delivery) Lost() { d.state = abandoned }
 
 // Settle calls a settling verb, again if the broker could not be reached. A refused operation and a
@@ -255,8 +255,8 @@ func (d *Delivery) end(ctx context.Context, err error) error {
 	return nil
 }
 
-// loseLease records that the lease is lost. The loss is no failure, and nothing is left to settle. The
-// loss is counted unless the failure of the message is counted.
+// loseLease records that the lease is lost. The loss is no failure, and nothing is left to settle.
+// The loss is counted unless the failure of the message is counted.
 func (d *Delivery) loseLease(ctx context.Context, err error) {
 	if d.state = leaseLost; !d.FailureCounted {
 		d.Failures.LeaseLost(d.FailureKey())

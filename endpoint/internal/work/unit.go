@@ -1,5 +1,5 @@
-// Package work has the unit of work of an attempt at a message: the operations that are sent with the
-// message, the transaction, and the key under which the message is recorded as handled.
+// Package work has the unit of work of an attempt at a message: the operations that are sent with
+// the message, the transaction, and the key under which the message is recorded as handled.
 package work
 
 import (
@@ -14,16 +14,16 @@ import (
 // Store begins and ends the transactions of units. An endpoint has one.
 type Store interface {
 	// Begin begins a transaction in which d is completed, or in which the outbox stores that d was
-	// handled: under key, unless key is nil. Begin returns a [DatabaseError] or an [ExpiredError] for
-	// an error of the database of the outbox.
+	// handled: under key, unless key is nil. Begin returns a [DatabaseError] or an [ExpiredError]
+	// for an error of the database of the outbox.
 	Begin(ctx context.Context, key *transport.HandledKey, d transport.Delivery) (transport.Tx, error)
 	// Undo rolls the transaction of the message with an id back. A database that cannot be reached
 	// does so itself.
 	Undo(ctx context.Context, tx transport.Tx, id string)
 }
 
-// Unit is the work of one attempt at a message, or of its recovery. A Unit is safe for concurrent use:
-// a goroutine that outlives a handler may still use the session.
+// Unit is the work of one attempt at a message, or of its recovery. A Unit is safe for concurrent
+// use: a goroutine that outlives a handler may still use the session.
 type Unit struct {
 	// Key is recorded with the message; nil is no key. The inbox sets Key before the handlers run.
 	Key *transport.HandledKey

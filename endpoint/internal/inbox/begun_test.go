@@ -1,4 +1,4 @@
-package endpoint
+package inbox
 
 import (
 	"encoding/binary"

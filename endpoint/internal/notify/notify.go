@@ -1,0 +1,131 @@
+// Package notify calls the functions of Config.Notify, and keeps the notifications of each message
+// in order.
+package notify
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
+	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
+	"github.com/holdfast-go/holdfast/internal/goroutines"
+	"github.com/holdfast-go/holdfast/recoverability"
+)
+
+// maxUnreported is how many notifications are delivered while their messages are settled already.
+// Above that number a message waits for its own notification: functions that are slow then slow the
+// endpoint down, and miss nothing.
+const maxUnreported = 50
+
+// Notifier calls the functions of an endpoint. A Notifier is safe for concurrent use.
+type Notifier struct {
+	functions []func(context.Context, recoverability.Notification)
+	names     []string // of the functions
+	log       *slog.Logger
+	calls     *overdue.Watch
+
+	order      order
+	running    atomic.Int32 // calls of the functions, the calls that were given up included
+	unreported atomic.Int32 // notifications of messages that have not returned
+}
+
+// New returns the notifier of functions, whose calls are counted by calls.
+func New(
+	functions []func(context.Context, recoverability.Notification), log *slog.Logger, calls *overdue.Watch,
+) *Notifier {
+	n := &Notifier{functions: functions, log: log, calls: calls}
+	for i := range functions {
+		n.names = append(n.names, fmt.Sprintf("function %d of Config.Notify", i+1))
+	}
+	return n
+}
+
+// Notify calls the functions, and returns when all have returned, or after [Timeout].
+func (n *Notifier) Notify(ctx context.Context, note recoverability.Notification) {
+	if len(n.functions) == 0 {
+		return
+	}
+	if n.running.Add(1) > maxUnreturned {
+		n.running.Add(-1)
+		n.log.ErrorContext(ctx, "functions of Config.Notify do not return: a notification is dropped",
+			slog.String("kind", string(note.Kind)))
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Timeout)
+	defer cancel()
+	call, done := n.begin(note), make(chan struct{})
+	go func() {
+		defer n.running.Add(-1)
+		defer close(done)
+		defer n.calls.End(call)
+		n.calls.RunBy(call, goroutines.ID())
+		for i, f := range n.functions {
+			call.EnterFunction(&n.names[i])
+			n.call(ctx, f, note)
+		}
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		n.calls.Leave(call)
+		n.log.WarnContext(ctx, "a function of Config.Notify has not returned: continuing without it",
+			slog.String("kind", string(note.Kind)))
+	}
+}
+
+// begin has the watch count the call of the functions for a notification.
+func (n *Notifier) begin(note recoverability.Notification) *overdue.Call {
+	call, queue, message := new(overdue.Call), "", ""
+	if note.Failure != nil {
+		queue, message = note.Failure.Queue, note.Failure.MessageID
+	}
+	call.EnterFunction(&n.names[0])
+	n.calls.Begin(call, queue, message, 0)
+	return call
+}
+
+// call calls one function, which may panic.
+func (n *Notifier) call(
+	ctx context.Context, f func(context.Context, recoverability.Notification),
+	note recoverability.Notification,
+) {
+	defer func() {
+		if v := recover(); v != nil {
+			n.log.ErrorContext(ctx, "a function of Config.Notify panicked",
+				slog.String("kind", string(note.Kind)), slog.String("panic", panics.Text(v)))
+		}
+	}()
+	f(ctx, note)
+}
+
+// Critical reports a condition that the endpoint cannot mend by itself.
+func (n *Notifier) Critical(ctx context.Context, f recoverability.Failure) {
+	n.Notify(ctx, recoverability.Notification{Kind: recoverability.CriticalError, Failure: &f})
+}
+
+// Next returns the next place in the order of the notifications of a message. Next is called before
+// the message is settled: afterwards the next attempt may take its place first. Each place must be
+// ended, by End or Report.
+func (n *Notifier) Next(key failurelog.Key) *Place { return n.order.next(key) }
+
+// Report calls f in its place, and ends the place. While f runs, a settled message does not count
+// in the pump, so that a slow function delays no other message: settled removes the message from
+// the counts, and is not called if too much is unreported. settled is nil for a message that is
+// handled exclusively.
+func (n *Notifier) Report(p *Place, settled, f func()) {
+	defer p.End()
+	if len(n.functions) == 0 {
+		return
+	}
+	if settled != nil {
+		defer n.unreported.Add(-1)
+		if n.unreported.Add(1) <= maxUnreported {
+			settled()
+		}
+	}
+	p.Wait()
+	f()
+}
