@@ -218,7 +218,7 @@ func endsLink(err error) bool {
 // err. It has not if the request has an answer with a status, such as that of a throttled
 // namespace.
 func mayHaveEnded(err error) bool {
-	return err != nil && answerCode(err) == 0 && !done(plain(err))
+	return err != nil && answerCode(err) == 0 && (!done(plain(err)) || endsLink(err))
 }
 
 // status returns the HTTP status of an error of the administration, or 0 if there was no answer.

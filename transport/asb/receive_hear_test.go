@@ -14,7 +14,10 @@ import (
 // nevertheless.
 func TestAReceiverHearsOverANewLink(t *testing.T) {
 	t.Parallel()
-	for _, condition := range []string{"com.microsoft:server-busy", "com.microsoft:timeout", "com.microsoft:operation-cancelled"} {
+	for _, condition := range []string{
+		"com.microsoft:server-busy", "com.microsoft:timeout", "com.microsoft:operation-cancelled",
+		"amqp:not-found", "com.microsoft:entity-disabled", "amqp:unauthorized-access", // of an entity that is sound again
+	} {
 		t.Run(condition, func(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
