@@ -36,6 +36,9 @@ const (
 	ready = "ready\n"
 	// retryDelay is that of every delayed retry.
 	retryDelay = time.Second
+	// quarantineIdle is the least that an endpoint allows. A poison message whose worker has
+	// crashed waits for so long, several times in a run.
+	quarantineIdle = 5 * time.Second
 )
 
 // worker is one process.
@@ -93,6 +96,7 @@ func (w *worker) endpoint(log *slog.Logger) (*endpoint.Endpoint, error) {
 		Handlers:    []endpoint.Handler{endpoint.Handle(w.handle)},
 		Recoverability: recoverability.Config{
 			Immediate: 2, Delayed: 2, Delays: recoverability.Delays{Delay: retryDelay}, ErrorQueue: w.errorQueue(),
+			Quarantine: recoverability.Quarantine{Idle: quarantineIdle},
 		},
 	}
 	switch w.Mode {
