@@ -9,6 +9,7 @@ import (
 
 // Each work of bench on each broker.
 func TestChaosBenchOnEachBroker(t *testing.T) {
+	t.Parallel()
 	brokertest.Fault(t)
 	for name, url := range map[string]func(*testing.T) string{
 		"postgres": emptyBrokers["postgres"], "own schema": emptyBrokers["own schema"], "rabbitmq": emptyBrokers["rabbitmq"],

@@ -25,6 +25,7 @@ import (
 )
 
 func TestChaosRetryKilledAtRandomLosesNothing(t *testing.T) {
+	t.Parallel()
 	if brokertest.Fault(t) {
 		killRetries(t, 60, 1200, "sqlite", "postgres", "rabbitmq", "asb")
 	} else {

@@ -69,6 +69,7 @@ func TestAFailureOfNServiceBusIsReturnedOnAmazonSQS(t *testing.T) {
 }
 
 func TestChaosFailuresOfNServiceBusOnAmazonSQS(t *testing.T) {
+	t.Parallel()
 	brokertest.Fault(t)
 	for _, form := range []string{"wrapped", "not wrapped"} {
 		t.Run(form, func(t *testing.T) { returnOnSQS(t, form) })

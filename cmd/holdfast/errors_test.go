@@ -39,6 +39,7 @@ func onBrokers(t *testing.T, brokers []string, run func(t *testing.T)) {
 
 // Each command of errors on each broker.
 func TestChaosErrorQueuesOnEachBroker(t *testing.T) {
+	t.Parallel()
 	brokertest.Fault(t)
 	onBrokers(t, slices.Sorted(maps.Keys(emptyBrokers)), func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T){

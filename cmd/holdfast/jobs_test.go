@@ -174,6 +174,7 @@ func TestJobsAreListedShownAndCancelled(t *testing.T) {
 }
 
 func TestChaosJobsOnPostgreSQL(t *testing.T) {
+	t.Parallel()
 	brokertest.Fault(t)
 	testJobs(t, withJobs(t, databases["postgres"](t)))
 }

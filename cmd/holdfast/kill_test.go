@@ -35,6 +35,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
+	brokertest.Parallel("8")
 	os.Exit(m.Run())
 }
 
@@ -60,6 +61,7 @@ func demoOn(ctx context.Context, program, dir string, args ...string) *exec.Cmd 
 }
 
 func TestChaosDemoAddsUpAfterKills(t *testing.T) {
+	t.Parallel()
 	if brokertest.Fault(t) {
 		killDemo(t, 60, 60, 90, 150, 300, 600, 600, 60, 60, 90, 150, 300, 600, 600)
 	} else {

@@ -114,6 +114,7 @@ func TestWhatDiffersIsToldAndLeftAlone(t *testing.T) {
 // The test has a node of its own, whose start takes many seconds, because users belong to the whole
 // node.
 func TestChaosMissingRightsAreTold(t *testing.T) {
+	t.Parallel()
 	brokertest.Fault(t)
 	node := brokertest.OwnRabbitMQ(t)
 	node.Control("add_user", "reader", "s3cret-reader")
@@ -194,6 +195,7 @@ func TestRabbitMQRefusesWhatMakesNoSense(t *testing.T) {
 }
 
 func TestChaosCommandsOverTLSWithCertificates(t *testing.T) {
+	t.Parallel()
 	brokertest.Fault(t)
 	listener := brokertest.OwnRabbitMQ(t).ListenTLS()
 	setenv(t, transportVar, listener.URL+"?cacertfile="+listener.CA+"&certfile="+listener.ClientCert+"&keyfile="+listener.Key+"&topology=direct")

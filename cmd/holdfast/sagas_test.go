@@ -95,6 +95,7 @@ func TestInstancesAreListedShownAndDeleted(t *testing.T) {
 }
 
 func TestChaosSagasOnPostgreSQL(t *testing.T) {
+	t.Parallel()
 	brokertest.Fault(t)
 	testSagas(t, databases["postgres"](t))
 }

@@ -41,6 +41,7 @@ func TestTortureWithAnOutbox(t *testing.T) {
 }
 
 func TestChaosTortureWithAnOutbox(t *testing.T) {
+	t.Parallel()
 	messages := 400
 	if brokertest.Fault(t) {
 		messages = 2000
@@ -76,6 +77,7 @@ func proven(t *testing.T, args ...string) (p provenOutbox) {
 
 // Connections to the broker are cut and the database restarts while workers are killed.
 func TestChaosTortureOfAnOutboxWithCutsAndRestarts(t *testing.T) {
+	t.Parallel()
 	messages := "1500"
 	if brokertest.Fault(t) {
 		messages = "10000"

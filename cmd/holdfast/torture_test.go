@@ -34,6 +34,7 @@ func tortured(t *testing.T, program string, args ...string) map[string]any {
 
 // At full size the load is that of the command's defaults, with three seeds.
 func TestChaosTortureOnEveryTransport(t *testing.T) {
+	t.Parallel()
 	if brokertest.Fault(t) {
 		tortureAll(t, everySubject, []string{"1", "2", "3"}, 3)
 	} else {
