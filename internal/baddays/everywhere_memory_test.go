@@ -53,6 +53,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	brokertest.Parallel("8")
 	os.Exit(m.Run())
 }
 

@@ -65,7 +65,9 @@ func slowQuarantine(t *testing.T) outcome {
 	normal := onEach(t, func(d *orderDay) time.Duration {
 		suspects := size(1, 10)
 		d.broker = &slowToAnswer{d.broker, d.queue + ".quarantine", 1500 * time.Millisecond}
-		d.run(func(int) error { return nil }, func(*endpoint.Config) {})
+		d.run(func(int) error { return nil }, func(cfg *endpoint.Config) {
+			cfg.Recoverability.Quarantine.Idle = 5 * time.Second // the least
+		})
 		began := time.Now()
 		d.send(0, suspects, d.queue+".quarantine")
 		d.send(suspects, 20, d.queue)
