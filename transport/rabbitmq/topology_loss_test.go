@@ -109,7 +109,7 @@ func (l *losing) under(policy string) (named bool) {
 func (l *losing) isNamed() bool {
 	ctx, cancel := context.WithTimeout(l.t.Context(), 10*time.Second)
 	defer cancel()
-	for ctx.Err() == nil {
+	for ; ctx.Err() == nil; <-time.After(100 * time.Millisecond) {
 		for _, f := range verify(l.t, l.c, transport.Plan{Queues: []transport.Queue{{Name: l.queue}}}) {
 			if strings.Contains(f.Detail, strconv.Quote(l.policy)) {
 				return true
