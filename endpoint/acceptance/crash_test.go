@@ -35,6 +35,9 @@ const (
 	crashVariable  = "HOLDFAST_CRASH_WORKER" // store of a worker process
 	ledgerVariable = "HOLDFAST_CRASH_LEDGER" // the file that it notes down in what was quarantined
 	crashWorkers   = 3
+
+	// leastIdle is the least time between two looks at the quarantine while it is empty.
+	leastIdle = 5 * time.Second
 )
 
 // crashes are the ways in which a message ends the process, by its number.
@@ -84,6 +87,7 @@ func crashWorker() error {
 	cfg := killConfig(store, false)
 	cfg.Concurrency = 16
 	cfg.Recoverability.Delays.Delay = 100 * time.Millisecond
+	cfg.Recoverability.Quarantine.Idle = leastIdle
 	cfg.Logger = nil
 	cfg.Notify = []func(context.Context, recoverability.Notification){func(_ context.Context, n recoverability.Notification) {
 		if n.Kind == recoverability.Quarantined {
@@ -104,6 +108,7 @@ func crashWorker() error {
 }
 
 func TestChaosExactlyPoisonMessagesAreParked(t *testing.T) {
+	t.Parallel()
 	brokertest.Fault(t)
 	messages := 300
 	if os.Getenv("HOLDFAST_SOAK") != "" {

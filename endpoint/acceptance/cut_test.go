@@ -20,6 +20,7 @@ import (
 // The proof by cut: the connections of an endpoint break again and again while it works, and
 // in the end every message has been handled and what it sent is there.
 func TestChaosCutConnectionsLoseNothing(t *testing.T) {
+	t.Parallel()
 	brokertest.Fault(t)
 	cuts, messages := 10, 4000
 	if os.Getenv("HOLDFAST_SOAK") != "" {

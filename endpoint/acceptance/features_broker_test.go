@@ -284,6 +284,7 @@ func (s *stage) unrecoverable() {
 // quarantine: what comes there is handled alone, and begins afresh when it fails.
 func (s *stage) quarantine() {
 	cfg := s.once(s.config("guarded", s.failing(errNo)))
+	cfg.Recoverability.Quarantine.Idle = leastIdle
 	r := start(s.T, cfg)
 	r.send(placeOrder{}, endpoint.To(cfg.Name+".quarantine"), endpoint.OutgoingOption(func(out *pipeline.Outgoing) {
 		out.Headers = fault.QuarantineHeaders(out.Headers, cfg.Name, 7)

@@ -265,6 +265,7 @@ func runWorker(cfg endpoint.Config) error {
 }
 
 func TestChaosKillsLoseNothingAndDoubleNothing(t *testing.T) {
+	t.Parallel()
 	brokertest.Fault(t)
 	kills, messages := 20, 1500
 	if os.Getenv("HOLDFAST_SOAK") != "" {

@@ -92,6 +92,7 @@ type outboxProof struct {
 }
 
 func TestChaosKillsWithAnOutboxCommitOnce(t *testing.T) {
+	t.Parallel()
 	full := brokertest.Fault(t)
 	for _, broker := range []string{"quorum", "sqs", "servicebus"} {
 		for _, database := range []string{"postgres", "sqlite"} {
@@ -156,7 +157,11 @@ func (p *outboxProof) prepare(ctx context.Context) {
 		p.place, p.cut = strings.TrimSpace(proxy.URL(t, at)+" "+rest), proxy.Cut
 	}
 	p.databaseAt = filepath.Join(t.TempDir(), "outbox.db")
-	if p.database == "postgres" {
+	switch {
+	case p.database != "postgres":
+	case p.starts == 0:
+		p.databaseAt = brokertest.Postgres(t)
+	default:
 		node := brokertest.OwnPostgres(t)
 		p.databaseAt, p.restart = node.URL, func() { node.Restart(os.Kill) }
 	}

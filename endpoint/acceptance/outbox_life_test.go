@@ -285,6 +285,7 @@ func TestDatabaseAwayUsesNoRetry(t *testing.T) {
 
 // The database shuts down, ends at once and is killed under load: no message fails for that.
 func TestChaosDatabaseRestartsUseNoRetry(t *testing.T) {
+	t.Parallel()
 	brokertest.Fault(t)
 	node := brokertest.OwnPostgres(t)
 	s := newOutboxShop(t, "postgres", node.URL)

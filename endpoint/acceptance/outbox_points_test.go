@@ -56,6 +56,7 @@ const (
 )
 
 func TestChaosAProcessEndsAtEachPointOfTheOutbox(t *testing.T) {
+	t.Parallel()
 	full := brokertest.Fault(t)
 	databases := []string{"postgres", "sqlite"}
 	for _, broker := range []string{"quorum", "sqs", "servicebus"} {

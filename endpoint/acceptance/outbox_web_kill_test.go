@@ -95,6 +95,7 @@ func request(ctx context.Context, e *endpoint.Endpoint, url string, most int) er
 }
 
 func TestChaosKillsOfAWebServerSendEachRow(t *testing.T) {
+	t.Parallel()
 	kills, most := 20, 2000
 	if brokertest.Fault(t) {
 		kills, most = 200, 20_000

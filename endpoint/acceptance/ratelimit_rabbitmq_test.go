@@ -30,6 +30,7 @@ func TestRateLimitOnRabbitMQ(t *testing.T) {
 
 // An outage longer than the broker lets a message be held, which takes all of a channel back then.
 func TestChaosRateLimitOutlastsConsumerTimeout(t *testing.T) {
+	t.Parallel()
 	brokertest.Fault(t)
 	failures := 14 // each half a second after the one before: longer than the consumer timeout
 	if os.Getenv("HOLDFAST_SOAK") != "" {

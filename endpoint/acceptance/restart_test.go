@@ -40,6 +40,7 @@ const workTime = 15 * time.Millisecond
 const restartConcurrency = 8
 
 func TestChaosRestartsOfRabbitMQLoseNothing(t *testing.T) {
+	t.Parallel()
 	brokertest.Fault(t)
 	for _, kind := range []rabbitmq.QueueType{rabbitmq.Quorum, rabbitmq.Classic} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -61,6 +62,7 @@ func TestChaosRestartsOfRabbitMQLoseNothing(t *testing.T) {
 }
 
 func TestChaosRestartsOfPostgreSQLLoseNothing(t *testing.T) {
+	t.Parallel()
 	brokertest.Fault(t)
 	for _, mode := range []endpoint.TransactionMode{endpoint.ReceiveOnly, endpoint.SendsAtomicWithReceive} {
 		t.Run(fmt.Sprint(mode), func(t *testing.T) {

@@ -71,6 +71,7 @@ const everyBroker = "TestChaosScenariosOnEveryBroker"
 // Each scenario holds on each of its brokers. The short form takes those that make test leaves out,
 // an eighth of them a day.
 func TestChaosScenariosOnEveryBroker(t *testing.T) {
+	t.Parallel()
 	full := brokertest.Fault(t)
 	if !full {
 		t.Logf("day %d of %d", today(), sampleDays)

@@ -83,6 +83,7 @@ func scheduleWorker() error {
 }
 
 func TestChaosKillsCommitEachOccurrenceOnce(t *testing.T) {
+	t.Parallel()
 	kills := 15
 	if brokertest.Fault(t) {
 		kills = 200

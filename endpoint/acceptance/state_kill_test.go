@@ -270,6 +270,7 @@ func (p *stateProof) failed(ctx context.Context) {
 }
 
 func TestChaosKillsCountEachMessageInThreeSagas(t *testing.T) {
+	t.Parallel()
 	stateProofs(t, "sagas", 15, 1000, func(ctx context.Context, p *stateProof, full bool) {
 		messages := 600
 		if full {
@@ -361,6 +362,7 @@ func (p *stateProof) sum(ctx context.Context, conn transport.Conn, name string) 
 }
 
 func TestChaosKillsRunEachOccurrenceOnce(t *testing.T) {
+	t.Parallel()
 	stateProofs(t, "schedules", 8, 200, func(ctx context.Context, p *stateProof, full bool) {
 		occurrences := 400
 		if full {
