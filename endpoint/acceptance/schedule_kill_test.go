@@ -140,7 +140,7 @@ func (p *scheduleProof) prepare(ctx context.Context) {
 	t := p.t
 	p.databaseAt = filepath.Join(t.TempDir(), "schedule.db")
 	if p.database == "postgres" {
-		p.databaseAt = brokertest.OwnPostgres(t).URL
+		p.databaseAt = brokertest.Postgres(t)
 	}
 	if p.broker != p.database {
 		p.place = crashPlace(t, p.broker)
