@@ -81,9 +81,12 @@ testtime: ## The slowest packages and tests of the last run; LAST=test-faults fo
 
 # The tests that call brokertest.Fault, and their packages.
 FAULT_TESTS = $(or $(RUN),^TestChaos)
-FAULT_PACKAGES = $(if $(findstring ...,$(PKG)),$(shell grep -rl --include='*_test.go' '^func TestChaos' . | xargs -n 1 dirname | sort -u),$(PKG))
+FAULT_FIRST = ./endpoint/acceptance ./cmd/holdfast ./internal/baddays ./transport/asb ./transport/rabbitmq
+FAULT_PACKAGES = $(if $(findstring ...,$(PKG)),$(FAULT_FIRST) $(shell grep -rl --include='*_test.go' '^func TestChaos' . | xargs -n 1 dirname | sort -u),$(PKG))
 SIZE ?= full
-FAULT_LIMITS = $(if $(filter short,$(SIZE)),-p=$(BESIDE) -timeout=30m,-p=1 -timeout=2h)
+# The short form waits for leases and outages most of the time.
+FAULTS_BESIDE ?= 4
+FAULT_LIMITS = $(if $(filter short,$(SIZE)),-p=$(FAULTS_BESIDE) -parallel=6 -timeout=30m,-p=1 -timeout=2h)
 
 .PHONY: test-faults
 test-faults: go ## Kills, restarts, torture, pgbouncer, old versions, bad days: SIZE=short is what CI runs, full (the default) takes hours
