@@ -28,17 +28,17 @@ func open(ctx context.Context, path string, relaxed bool) (_ *store, err error) 
 	if relaxed {
 		synchronous = "NORMAL"
 	}
-	texts := &texts{}
+	texts, statements := &texts{}, &interrupter{}
 	s := &store{
 		path:  abs,
-		write: connect(abs, "_txlock=immediate&_synchronous="+synchronous, 1, texts),
-		read:  connect(abs, "_query_only=1", maxReaders, nil),
+		write: connect(abs, "_txlock=immediate&_synchronous="+synchronous, 1, texts, statements),
+		read:  connect(abs, "_query_only=1", maxReaders, nil, nil),
 	}
 	conn, err := connection(ctx, s.write)
 	if err != nil {
 		return nil, errors.Join(err, s.disconnect())
 	}
-	s.writer = newWriter(s.write, conn, texts, relaxed)
+	s.writer = newWriter(s.write, conn, texts, statements, relaxed)
 	if err := unlessBusy(ctx, func() error { return s.prepare(ctx) }); err != nil {
 		return nil, errors.Join(err, s.disconnect())
 	}
@@ -74,7 +74,9 @@ func checkPath(path string) error {
 
 // connect returns a pool of connections to a file. It does no I/O. The connections do not wait for
 // locks: they would block a thread meanwhile, and sleep for up to 100 ms.
-func connect(abs, params string, most int, texts *texts) *sql.DB {
+func connect(
+	abs, params string, most int, texts *texts, statements *interrupter,
+) *sql.DB {
 	p := filepath.ToSlash(abs)
 	if !strings.HasPrefix(p, "/") {
 		p = "/" + p // a Windows drive
@@ -86,7 +88,7 @@ func connect(abs, params string, most int, texts *texts) *sql.DB {
 	}
 	if texts != nil {
 		_ = db.Close() // it was needed for its driver
-		db = sql.OpenDB(readingTexts{db.Driver(), dsn.String(), texts})
+		db = sql.OpenDB(readingTexts{db.Driver(), dsn.String(), texts, statements})
 	}
 	db.SetMaxOpenConns(most)
 	db.SetMaxIdleConns(most)

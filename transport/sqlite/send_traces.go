@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -21,8 +22,9 @@ import (
 
 // settings are the settings of a connection that a transaction can change, and that outlast it.
 var settings = []string{
-	"query_only", "ignore_check_constraints", "recursive_triggers", "writable_schema", "reverse_unordered_selects",
-	"locking_mode", "busy_timeout", "max_page_count", "journal_size_limit", "cache_size", "secure_delete",
+	"query_only", "ignore_check_constraints", "recursive_triggers", "writable_schema",
+	"reverse_unordered_selects", "locking_mode", "busy_timeout", "max_page_count",
+	"journal_size_limit", "cache_size", "secure_delete",
 }
 
 // sessionState selects the state of a connection.
@@ -59,6 +61,10 @@ func (w *writer) runAll(
 	for i := 0; err == nil && i < len(funcs); i++ {
 		if err = call(ctx, tx, funcs[i]); err != nil {
 			err = fmt.Errorf("%w: %w", errOnCommit, err)
+		}
+		if errors.Is(err, errHangs) {
+			w.traces = true
+			return err // the function may execute a statement, for which the next one would wait
 		}
 		if !w.texts.leave.Load() {
 			continue
@@ -158,9 +164,10 @@ func isWord(c byte) bool { return c == '_' || c|0x20 >= 'a' && c|0x20 <= 'z' || 
 
 // readingTexts opens connections that note the texts of their statements.
 type readingTexts struct {
-	driver driver.Driver
-	dsn    string
-	texts  *texts
+	driver     driver.Driver
+	dsn        string
+	texts      *texts
+	statements *interrupter
 }
 
 func (r readingTexts) Driver() driver.Driver { return r.driver }
@@ -170,7 +177,9 @@ func (r readingTexts) Connect(context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return notedConn{conn.(wholeConn), r.texts}, nil //nolint:errcheck // of the one driver
+	r.statements.attach(conn)
+	whole := conn.(wholeConn) //nolint:errcheck // of the one driver
+	return notedConn{whole, r.texts, r.statements}, nil
 }
 
 // wholeConn has the methods of the driver's connections that this package and package sql call.
@@ -188,7 +197,13 @@ type wholeConn interface {
 
 type notedConn struct {
 	wholeConn
-	texts *texts
+	texts      *texts
+	statements *interrupter
+}
+
+func (c notedConn) Close() error {
+	c.statements.detach()
+	return c.wholeConn.Close()
 }
 
 func (c notedConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {

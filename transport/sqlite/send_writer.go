@@ -31,9 +31,11 @@ type writer struct {
 
 	texts  *texts          // of the statements on conn
 	clean  string          // the state of conn when it was opened
-	traces bool            // a function has left something on conn; used by loop only
+	traces bool            // a function has left something on conn, or hangs; used by loop only
 	told   map[string]bool // the functions whose traces the log has named
 	log    *slog.Logger
+
+	interrupter *interrupter // of the statements on conn
 
 	mu      sync.Mutex // guards waiting and closed
 	waiting []*part
@@ -66,9 +68,11 @@ const (
 	foreign
 )
 
-func newWriter(db *sql.DB, conn *sql.Conn, texts *texts, relaxed bool) *writer {
+func newWriter(
+	db *sql.DB, conn *sql.Conn, texts *texts, statements *interrupter, relaxed bool,
+) *writer {
 	w := &writer{
-		db: db, conn: conn, texts: texts, relaxed: relaxed, synced: !relaxed,
+		db: db, conn: conn, texts: texts, interrupter: statements, relaxed: relaxed, synced: !relaxed,
 		statements: map[string]*sql.Stmt{}, ended: make(chan struct{}),
 		log: slog.New(slog.DiscardHandler), told: map[string]bool{},
 	}
@@ -237,7 +241,12 @@ func (w *writer) carryOut(tx *sql.Tx, parts []*part) {
 		var intact bool
 		intact, p.err = w.runPart(tx, p, len(parts) > 1)
 		if !intact {
-			_ = tx.Rollback()
+			if errors.Is(p.err, errHangs) {
+				w.interrupter.rollback(tx)
+				w.discard()
+			} else {
+				_ = tx.Rollback()
+			}
 			close(p.done)
 			w.putBack(slices.Delete(parts, i, i+1))
 			return
@@ -270,7 +279,6 @@ func (w *writer) runPart(tx *sql.Tx, p *part, shared bool) (intact bool, err err
 		err = run()
 		return err == nil, err
 	}
-	defer func() { intact = intact && !errors.Is(err, errHangs) }()
 	return guard(func(query string) error {
 		_, err := w.change(query)
 		return err
@@ -278,12 +286,16 @@ func (w *writer) runPart(tx *sql.Tx, p *part, shared bool) (intact bool, err err
 }
 
 // guard calls run under a savepoint, to which it rolls back when run fails. It reports whether the
-// transaction can be used after that.
+// transaction can be used after that. It does not roll back while a function hangs, because a
+// statement of the function may use the connection.
 func guard(execute func(query string) error, run func() error) (intact bool, err error) {
 	if err := execute(savepoint); err != nil {
 		return false, err
 	}
 	err = run()
+	if errors.Is(err, errHangs) {
+		return false, err
+	}
 	var gone error
 	if err != nil {
 		gone = execute(rollbackTo)

@@ -26,8 +26,8 @@ import (
 // message only, and fails the message; a panic and the end of f's goroutine count as errors. f must
 // be quick, because no other process can write meanwhile. It must use only tx for the file, and
 // neither commit nor roll it back. It may run again when the transaction, which other messages
-// share, fails. Its ctx ends after 30 s. If f has not returned then, its message fails, and tx is
-// rolled back.
+// share, fails. Its ctx ends after 30 s. If f has not returned then, its message fails, tx is rolled
+// back, and a statement of f that does not end with ctx is interrupted.
 //
 // OnCommit fails when s has no such transaction, or one of another transport, and when the
 // transaction is over.
