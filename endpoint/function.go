@@ -28,6 +28,7 @@ var (
 // asFunction calls f, a function of the program that is called for the message, in a goroutine of
 // its own: see [panics.Apart]. The watch counts the call until f returns.
 func (in *incoming) asFunction(call *overdue.Call, name *string, f func() error) error {
+	call.Slot = in.Slot
 	return panics.Apart(func() error {
 		call.EnterFunction(name)
 		in.live.calls.Begin(call, in.Queue, in.ID, goroutines.ID())
@@ -40,9 +41,10 @@ func (in *incoming) asFunction(call *overdue.Call, name *string, f func() error)
 // before it.
 func (in *incoming) Late() { in.keyed.arrivals.Overtake(in.Slot) }
 
-// observe has the watch tell the message that a call is late, if other messages wait for it to take
-// its keys.
+// observe has the watch know the slot of a call for the message. It has the watch tell the message
+// that the call is late, if other messages wait for the message to take its keys.
 func (in *incoming) observe(call *overdue.Call) {
+	call.Slot = in.Slot
 	if in.keyed.arrivals != nil {
 		call.Observer = in
 	}

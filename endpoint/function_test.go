@@ -161,29 +161,8 @@ func eachFunction(t *testing.T, do string, test func(t *testing.T, f userFunctio
 		t.Run(name, func(t *testing.T) {
 			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 				defer decoding.Store(nil)
-				tr, r := &trouble{do, make(chan struct{})}, &troubled{broker: broker}
-				handle := func(_ context.Context, _ *endpoint.Session, m fragile) error {
-					if m.ID == "bad" && f.fails {
-						return errNo
-					}
-					r.handled.Add(m.ID)
-					return nil
-				}
-				handler := endpoint.Handle(handle)
-				if f.key {
-					handler = endpoint.HandleInOrderBy(func(m fragile) string { tr.strike(m.ID); return m.ID }, handle)
-				}
-				cfg := harness.Sales(broker, handler)
-				cfg.Messages = append(cfg.Messages, endpoint.Command[fragile]("Shop.Fragile").To("sales"))
-				cfg.Concurrency, cfg.StopTimeout, cfg.Recoverability = 3, 10*time.Second, once
-				cfg.Logger = slog.New(slog.NewTextHandler(&r.log, nil))
-				f.set(&cfg, tr)
-				e, err := endpoint.New(cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.Endpoint = e
-				r.run(t)
+				tr := &trouble{do, make(chan struct{})}
+				r := startTroubled(t, broker, f, tr, 3)
 				r.send(t, "bad")
 				for i := range 40 {
 					r.send(t, fmt.Sprint(i))
@@ -192,6 +171,36 @@ func eachFunction(t *testing.T, do string, test func(t *testing.T, f userFunctio
 			})
 		})
 	}
+}
+
+// startTroubled starts an endpoint with a trouble of the function f. Its handler fails the message
+// "bad" if f is called for messages that fail.
+func startTroubled(t *testing.T, broker *inmemory.Transport, f userFunction, tr *trouble, concurrency int) *troubled {
+	t.Helper()
+	r := &troubled{broker: broker}
+	handle := func(_ context.Context, _ *endpoint.Session, m fragile) error {
+		if m.ID == "bad" && f.fails {
+			return errNo
+		}
+		r.handled.Add(m.ID)
+		return nil
+	}
+	handler := endpoint.Handle(handle)
+	if f.key {
+		handler = endpoint.HandleInOrderBy(func(m fragile) string { tr.strike(m.ID); return m.ID }, handle)
+	}
+	cfg := harness.Sales(broker, handler)
+	cfg.Messages = append(cfg.Messages, endpoint.Command[fragile]("Shop.Fragile").To("sales"))
+	cfg.Concurrency, cfg.StopTimeout, cfg.Recoverability = concurrency, 10*time.Second, once
+	cfg.Logger = slog.New(slog.NewTextHandler(&r.log, nil))
+	f.set(&cfg, tr)
+	e, err := endpoint.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Endpoint = e
+	r.run(t)
+	return r
 }
 
 // troubled is an endpoint that runs with a trouble.
@@ -258,6 +267,56 @@ func TestAHangingFunctionTakesOneSlot(t *testing.T) {
 		close(tr.release)
 		after(time.Minute)
 	})
+}
+
+// Functions that hang without a slot let messages start, until as many hang as messages may settle.
+// Only then the endpoint is not ready.
+func TestHangingFunctionsWithoutSlots(t *testing.T) {
+	for _, name := range []string{"Dispatch", "Recover", "Policy", "OnFinalFailure"} {
+		for concurrency, most := range map[int]int{1: 1, 2: 2 + 4*2} {
+			t.Run(fmt.Sprint(name, " ", concurrency), func(t *testing.T) {
+				harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+					f, tr := userFunctions[name], &trouble{"hang", make(chan struct{})}
+					r := startTroubled(t, broker, f, tr, concurrency)
+					hangWithoutSlots(t, r, f, concurrency, most)
+					close(tr.release)
+					after(time.Minute)
+					if h := r.Health(); !h.Ready || !slices.Contains(r.handled.List(), "late") {
+						t.Errorf("after the functions have returned: %+v", h)
+					}
+					r.stop()
+					if err := <-r.done; err != nil {
+						t.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// hangWithoutSlots has the function hang until no message starts, which takes most messages.
+func hangWithoutSlots(t *testing.T, r *troubled, f userFunction, slots, most int) {
+	t.Helper()
+	for range most - 1 {
+		r.send(t, "bad")
+	}
+	r.send(t, "good")
+	after(time.Minute)
+	if h := r.Health(); !h.Ready || h.Queues[0].Settling != most-1 || r.others() != 1 {
+		t.Errorf("while %d functions hang: %+v", most-1, h)
+	}
+	r.send(t, "bad")
+	after(time.Minute)
+	want := fmt.Sprintf(
+		`all %d slots of "sales" are taken by calls that do not return: %s`, slots, f.name)
+	if h := r.Health(); h.Ready || len(h.Reasons) != 1 || !strings.HasPrefix(h.Reasons[0], want) {
+		t.Errorf("while %d functions hang: %+v", most, h)
+	}
+	r.send(t, "late")
+	after(time.Minute)
+	if r.others() != 1 {
+		t.Errorf("handled are %q", r.handled.List())
+	}
 }
 
 // A function that hangs once and returns later changes nothing: each message is settled.

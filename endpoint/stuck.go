@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/pump"
 )
 
 const (
@@ -159,7 +160,7 @@ func (l *live) addFunctions(h *Health) {
 // addStuck adds the calls of the source's queue to h if they take all slots.
 func (l *live) addStuck(h *Health, queue string, slots int) {
 	late := l.calls.Late(queue)
-	if len(late) < max(1, slots) {
+	if len(late) < max(1, slots) || !takeAll(late) {
 		return
 	}
 	text := fmt.Sprintf("all %d slots of %q are taken by calls that do not return: %s", slots, queue, namesOf(stuckHandlers(late)))
@@ -167,5 +168,19 @@ func (l *live) addStuck(h *Health, queue string, slots int) {
 		h.Warnings = append(h.Warnings, text)
 		return
 	}
-	h.bad("%s", text)
+	if !slices.Contains(h.Reasons, text) { // of the quarantine, which has the name of its endpoint
+		h.bad("%s", text)
+	}
+}
+
+// takeAll reports whether no further message starts while the calls do not return. Many calls have
+// no slot any more, such as those of behaviors that dispatch or recover.
+func takeAll(late []overdue.Late) bool {
+	var slots []*pump.Slot
+	for _, l := range late {
+		if l.Slot != nil {
+			slots = append(slots, l.Slot)
+		}
+	}
+	return pump.AllTaken(slots)
 }

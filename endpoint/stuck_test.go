@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/harness"
+	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
@@ -243,4 +245,43 @@ func TestRunReturnsWithoutStuckBackground(t *testing.T) {
 		close(release)
 		synctest.Wait()
 	})
+}
+
+// A handler that hangs in quarantine takes the one slot of the quarantine, not those of the queue,
+// whether the queue has one slot, as before the first message, or all.
+func TestAHangingHandlerInQuarantineIsNamedOnce(t *testing.T) {
+	for slots, first := range map[int]int{1: 0, 2: 1} {
+		t.Run(fmt.Sprint(slots), func(t *testing.T) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				release := make(chan struct{})
+				handle := func(_ context.Context, s *endpoint.Session, _ harness.PlaceOrder) error {
+					if s.MessageID() == "bad" {
+						<-release
+					}
+					return nil
+				}
+				cfg := harness.Sales(broker, endpoint.Handle(handle))
+				cfg.Concurrency, cfg.HandlerTimeout = 2, time.Second
+				broker.CreateQueues("sales.quarantine")
+				m := &transport.Message{ID: "bad", Body: []byte("{}")}
+				m.Headers.Set(header.EnclosedMessageTypes, "Shop.PlaceOrder")
+				e := harness.Start(t, cfg)
+				e.MustSendMany(first)
+				after(time.Second)
+				if err := broker.Put("sales.quarantine", m); err != nil {
+					t.Fatal(err)
+				}
+				after(2 * time.Minute)
+				reasons := e.Health().Reasons
+				if len(reasons) != 1 || !strings.HasPrefix(reasons[0], `all 1 slots of "sales"`) {
+					t.Errorf("reasons: %q", reasons)
+				}
+				close(release)
+				after(time.Minute)
+				if h := e.Health(); !h.Ready {
+					t.Errorf("after the handler has returned: %+v", h)
+				}
+			})
+		})
+	}
 }

@@ -141,3 +141,43 @@ func TestTheAgeOfAMessageCountsFromWhenItWasReceived(t *testing.T) {
 		}
 	})
 }
+
+// Messages take all places of a pump when they have its slots, or are all that may settle or wait.
+func TestMessagesThatTakeAllPlaces(t *testing.T) {
+	for name, tt := range map[string]struct {
+		concurrency                         int
+		handled, settled, waiting, finished int
+		want                                bool
+	}{
+		"none":                 {concurrency: 1},
+		"one of two slots":     {concurrency: 2, handled: 1, finished: 9},
+		"all slots":            {concurrency: 2, handled: 2, want: true},
+		"the one settles":      {concurrency: 1, settled: 1, want: true},
+		"nine settle":          {concurrency: 2, settled: 9},
+		"ten settle":           {concurrency: 2, settled: 10, want: true},
+		"a slot, nine settle":  {concurrency: 2, handled: 1, settled: 9, want: true},
+		"a slot, eight settle": {concurrency: 2, handled: 1, settled: 8},
+		"a slot, seven wait":   {concurrency: 2, handled: 1, waiting: 7, want: true},
+		"a slot, six wait":     {concurrency: 2, handled: 1, waiting: 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, other := New(Config{Concurrency: tt.concurrency}), New(Config{Concurrency: 1})
+			var slots []*Slot
+			add := func(n int, of *Pump, state state, waits bool) {
+				for range n {
+					slots = append(slots, &Slot{pump: of, state: state, waits: waits})
+				}
+			}
+			add(tt.handled, p, handling, false)
+			add(tt.settled, p, settling, false)
+			add(tt.waiting, p, settling, true)
+			add(tt.finished, p, gone, false)
+			if len(slots) > 0 {
+				add(10, other, handling, false)
+			}
+			if got := AllTaken(slots); got != tt.want {
+				t.Errorf("AllTaken: %v", got)
+			}
+		})
+	}
+}

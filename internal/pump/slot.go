@@ -313,12 +313,45 @@ func (p *Pump) next() *Slot {
 
 // free returns how many more messages may be handled; below 0 after the concurrency was lowered.
 // Called with mu held.
-func (p *Pump) free() int {
-	out := p.handling + p.settling
+func (p *Pump) free() int { return freeBeside(p, p.handling, p.settling, p.waiting) }
+
+// freeBeside returns how many more messages may be handled beside such numbers of others. Called
+// with mu held.
+func freeBeside(p *Pump, handling, settling, waiting int) int {
+	out := handling + settling
 	if p.concurrency == 1 {
 		return 1 - out // settles one before it starts another: see Config.Concurrency
 	}
-	return min(p.concurrency-p.handling, p.concurrency+p.settles()-out, waitsPerSlot*p.concurrency-p.handling-p.waiting)
+	return min(p.concurrency-handling, p.concurrency+p.settles()-out, waitsPerSlot*p.concurrency-handling-waiting)
+}
+
+// AllTaken reports whether no further message starts while the messages of slots stay as they are:
+// they are handled and take all slots of the pump, or they settle and no further message may. Slots
+// of another pump than that of the first one do not count.
+func AllTaken(slots []*Slot) bool {
+	if len(slots) == 0 {
+		return false
+	}
+	p := slots[0].pump
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var handled, settled, waiting int
+	for _, s := range slots {
+		if s.pump != p {
+			continue
+		}
+		switch s.state {
+		case handling:
+			handled++
+		case settling:
+			settled++
+			if s.waits {
+				waiting++
+			}
+		case buffered, holding, gone:
+		}
+	}
+	return freeBeside(p, handled, settled, waiting) <= 0
 }
 
 // wake wakes the waiting goroutines when there is room, or while the pump stops. Called with mu

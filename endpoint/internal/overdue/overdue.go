@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pump"
 )
 
 const (
@@ -27,8 +29,12 @@ var long = []time.Duration{10 * time.Minute, time.Hour, 6 * time.Hour}
 // Call is one call: of the handlers of a message, or of a function of the configuration. The zero
 // value is ready for [Watch.Begin]. After [Watch.End] a Call may begin again.
 type Call struct {
-	// Observer is told when the call is late; nil for none. It must not change while the call runs.
+	// Observer is told when the call is late; nil for no observer. Observer must not change while the
+	// call runs.
 	Observer Observer
+	// Slot is the slot of the message; nil for a call without a slot. Slot must not change while the
+	// call runs.
+	Slot *pump.Slot
 
 	handler  atomic.Pointer[string] // that runs; nil before the first
 	function atomic.Pointer[string] // that runs; nil for none. Unlike a handler it should return soon.
@@ -73,6 +79,7 @@ type Late struct {
 	Function bool   // Handler is the name of a function
 	Running  time.Duration
 	Limit    time.Duration // 0: none
+	Slot     *pump.Slot    // see [Call.Slot]
 
 	call *Call
 }
@@ -304,7 +311,7 @@ func (w *Watch) each(f func(*Call, Late)) {
 // at returns the call as it is at now. A function counts from the first look that finds it. Called
 // with mu held.
 func (c *Call) at(now time.Duration) Late {
-	l := Late{Queue: c.queue, Message: c.message, Running: now - c.began, call: c}
+	l := Late{Queue: c.queue, Message: c.message, Running: now - c.began, Slot: c.Slot, call: c}
 	name := c.function.Load()
 	if name != c.seen {
 		c.seen, c.seenAt, c.loggedSeen = name, now, false
