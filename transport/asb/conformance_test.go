@@ -25,7 +25,12 @@ func TestConformance(t *testing.T) {
 			tr.LockDuration = ns.ShortLock(shortLock)
 			return tr
 		},
-		Name:       ns.name,
+		Name: ns.name,
+		Translate: func(t testing.TB, f func(*transport.Message)) transport.Transport {
+			tr := ns.transport(t)
+			tr.Translate = f
+			return tr
+		},
 		OneAtATime: true,
 		PutUndecodable: func(t testing.TB, _ transport.Transport, queue string) {
 			putUndecodable(t, ns.ServiceBusNamespace, queue)

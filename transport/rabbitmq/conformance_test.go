@@ -45,6 +45,9 @@ func conformance(t *testing.T, kind rabbitmq.QueueType, topology rabbitmq.Topolo
 			return &rabbitmq.Transport{URL: broker, QueueType: kind, Topology: topology}
 		},
 		Name: brokertest.Name,
+		Translate: func(_ testing.TB, f func(*transport.Message)) transport.Transport {
+			return &rabbitmq.Transport{URL: broker, QueueType: kind, Topology: topology, Translate: f}
+		},
 		PutUndecodable: func(t testing.TB, _ transport.Transport, queue string) {
 			t.Helper()
 			putUndecodable(t, broker, queue)

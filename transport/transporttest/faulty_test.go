@@ -45,6 +45,9 @@ type faulty struct {
 	closeReceiver func(r *faultyReceiver) error
 	renew         func(ctx context.Context, r *faultyReceiver, ds []transport.Delivery) []error
 
+	user        func(*transport.Message) // of Harness.Translate
+	translation func(user func(*transport.Message)) func(*transport.Message)
+
 	message      func(m *transport.Message) *transport.Message
 	attempt      func(d *faultyDelivery) transport.Attempt
 	settle       func(ctx context.Context, verb string, d *faultyDelivery, sound func(context.Context) error) error
@@ -203,6 +206,13 @@ func (c *faultyConn) Purge(ctx context.Context, queue string) (int64, error) {
 		return c.f.purge(ctx, c, queue)
 	}
 	return c.sound.Purge(ctx, queue)
+}
+
+func (c *faultyConn) Translation() func(*transport.Message) {
+	if c.f.translation != nil {
+		return c.f.translation(c.f.user)
+	}
+	return c.f.user
 }
 
 func (c *faultyConn) Address(queue string) string {
@@ -482,6 +492,11 @@ func faultyHarness(change func(*faulty)) Harness {
 		Begin: func(testing.TB, transport.Transport) UserTx {
 			tx := &batchTx{}
 			return UserTx{Tx: tx, Commit: tx.Commit, Rollback: tx.Rollback}
+		},
+		Translate: func(t testing.TB, user func(*transport.Message)) transport.Transport {
+			f := open(time.Minute)(t).(*faulty)
+			f.user = user
+			return f
 		},
 		Write: writeOnCommit,
 		Sweep: func(testing.TB, transport.Transport, string) {},

@@ -207,6 +207,56 @@ var receiveMutants = []mutant{
 			}
 		}
 	}},
+	{"message-translated", "the driver calls the function", func(f *faulty) {
+		f.message = func(m *transport.Message) *transport.Message {
+			if f.user != nil {
+				f.user(copyOf(m))
+			}
+			return m
+		}
+	}},
+	{"message-translated", "the driver delivers translated messages", func(f *faulty) {
+		f.translation = func(user func(*transport.Message)) func(*transport.Message) {
+			if user == nil {
+				return nil
+			}
+			return func(m *transport.Message) {
+				f.message = func(m *transport.Message) *transport.Message { m.Body = []byte("translated"); return m }
+				user(m)
+			}
+		}
+	}},
+	{"message-translated", "the function is lost", translationOf(func(*transport.Message, func(*transport.Message)) {})},
+	{"message-translated", "there is no function", func(f *faulty) {
+		f.translation = func(func(*transport.Message)) func(*transport.Message) { return nil }
+	}},
+	{"message-translated", "there is always a function", func(f *faulty) {
+		f.translation = func(user func(*transport.Message)) func(*transport.Message) {
+			if user == nil {
+				return func(*transport.Message) {}
+			}
+			return user
+		}
+	}},
+	{"message-translated", "the function gets a copy", translationOf(func(m *transport.Message, user func(*transport.Message)) {
+		user(copyOf(m))
+	})},
+	{"message-translated", "a panic of the function is dropped", translationOf(func(m *transport.Message, user func(*transport.Message)) {
+		defer func() { _ = recover() }()
+		user(m)
+	})},
+}
+
+// translationOf has Translation return call, which is to call the function of the user.
+func translationOf(call func(m *transport.Message, user func(*transport.Message))) func(*faulty) {
+	return func(f *faulty) {
+		f.translation = func(user func(*transport.Message)) func(*transport.Message) {
+			if user == nil {
+				return nil
+			}
+			return func(m *transport.Message) { call(m, user) }
+		}
+	}
 }
 
 func ascii(r rune) rune {

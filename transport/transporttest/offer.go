@@ -47,6 +47,7 @@ var (
 	verifying       = capability{"Verifier", func(o offer) bool { return is[transport.Verifier](o.conn) }}
 	subscribed      = capability{"SubscriptionVerifier", func(o offer) bool { return is[transport.SubscriptionVerifier](o.conn) }}
 	removing        = capability{"Remover", func(o offer) bool { return is[transport.Remover](o.conn) }}
+	translating     = capability{"Translator", func(o offer) bool { return is[transport.Translator](o.conn) }}
 	browsing        = capability{"Browser", func(o offer) bool { return is[transport.Browser](o.conn) }}
 	purging         = capability{"Purger", func(o offer) bool { return is[transport.Purger](o.conn) }}
 	completing      = capability{"Completer", func(o offer) bool { return is[transport.Completer](o.delivery) }}
@@ -76,6 +77,7 @@ var (
 	}}
 
 	undecodable = capability{"Harness.PutUndecodable", func(o offer) bool { return o.harness.PutUndecodable != nil }}
+	translation = capability{"Harness.Translate", func(o offer) bool { return o.harness.Translate != nil }}
 	limiting    = capability{"Harness.LimitDeliveries", func(o offer) bool { return o.harness.LimitDeliveries != nil }}
 	beginning   = capability{"Harness.Begin", func(o offer) bool { return o.harness.Begin != nil }}
 	writing     = capability{"Harness.Write", func(o offer) bool { return o.harness.Write != nil }}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/transport"
@@ -32,6 +33,9 @@ var messageRules = []rule{
 	newRule("message-undecodable", messageUndecodable,
 		"A message that the driver cannot decode is delivered with Undecodable set. It can be copied and completed, and "+
 			"does not delay others.", undecodable),
+	newRule("message-translated", messageTranslated,
+		"Translation returns the user's function unchanged, or nil without one. The driver never calls it: messages are "+
+			"delivered, retried and copied as they were sent.", translating, translation),
 }
 
 func messageWhole(t *test) {
@@ -167,4 +171,53 @@ func messageUndecodable(t *test) {
 	t.complete(ds...)
 	t.empty(c, in)
 	t.holds(c, out, "moved")
+}
+
+// messageTranslated compares the function of Translation with that of the user by its effects.
+func messageTranslated(t *test) {
+	if as[transport.Translator](t, t.open()).Translation() != nil {
+		t.Error("Translation returns a function, and the user has none")
+	}
+	var calls atomic.Int32
+	translate := func(m *transport.Message) {
+		calls.Add(1)
+		if m.ID == "odd" {
+			panic(errNothing) //nolint:forbidigo // as a function of a user may
+		}
+		m.ID, m.Body = "translated", []byte("translated")
+		m.Headers.Set("Kit.Name", "translated")
+	}
+	t.tr = t.harness.Translate(t.TB, translate)
+	c, in, r := t.receiverOf(t.open())
+	out, m := t.queue(c, "out"), message("m")
+	t.dispatch(c, transport.Operation{Message: m, Queue: in})
+	d := t.whole(r, m)
+	got, want := copyOf(m), copyOf(m)
+	translated(t, c, got, false)
+	translate(want)
+	t.sameMessage(got, want)
+	translated(t, c, message("odd"), true)
+	t.do("Retry", d.Retry)
+	d = t.whole(r, m)
+	t.dispatch(c, transport.Operation{Message: d.Message(), Queue: out})
+	t.complete(d, t.whole(t.receiver(c, out), m))
+	if n := calls.Load(); n != 3 {
+		t.Errorf("the function was called %d times, want 3: the driver must not call it", n)
+	}
+}
+
+// translated has the function of a connection change m, as the endpoint does, and checks whether
+// the function panics.
+func translated(t *test, c transport.Conn, m *transport.Message, panics bool) {
+	t.Helper()
+	f := as[transport.Translator](t, c).Translation()
+	if f == nil {
+		t.Fatal("Translation returns no function, and the user has one")
+	}
+	defer func() {
+		if v := recover(); (v != nil) != panics {
+			t.Errorf("the function of Translation ends with the panic %v", v)
+		}
+	}()
+	f(m)
 }

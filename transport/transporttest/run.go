@@ -29,6 +29,9 @@ type Harness struct {
 	CreateQueue func(t testing.TB, tr transport.Transport, name string)
 	// PutUndecodable sends a message that the driver cannot decode, as another program could.
 	PutUndecodable func(t testing.TB, tr transport.Transport, queue string)
+	// Translate is Open with a function of the user that changes received messages, for a
+	// [transport.Translator].
+	Translate func(t testing.TB, f func(*transport.Message)) transport.Transport
 	// LimitDeliveries sets how often a message of a queue is delivered before the broker drops it
 	// or moves it to another queue.
 	LimitDeliveries func(t testing.TB, tr transport.Transport, queue string, most int)
