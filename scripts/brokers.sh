@@ -96,6 +96,7 @@ missing() {
 	rabbitmq_program rabbitmq-server >/dev/null || echo rabbitmq-server
 	postgres_program initdb >/dev/null || echo postgresql
 	PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || echo pgbouncer
+	compgen -G "/usr/lib/*/faketime/libfaketime.so.1" >/dev/null || echo libfaketime
 	[[ -e internal/brokertest/node/node_modules/.holdfast ]] || command -v npm >/dev/null || echo npm
 }
 

@@ -28,20 +28,25 @@ func OwnPostgres(t testing.TB) *Node {
 	return n
 }
 
-var ownPostgres = sync.OnceValues(func() (*server, error) {
+var ownPostgres = sync.OnceValues(func() (*server, error) { return postgresServer("postgres") })
+
+// postgresServer returns a server that has not been started.
+func postgresServer(name string) (*server, error) {
 	initdb, err := postgresProgram("initdb")
 	if err != nil {
 		return nil, err
 	}
-	s, err := newServer("postgres")
+	s, err := newServer(name)
 	if err != nil {
 		return nil, err
 	}
 	data := filepath.Join(s.dir, "data")
 	s.program = func() *exec.Cmd {
 		// Tests kill the process and not the machine, so the system's cache is durable enough.
-		return exec.Command(filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-p", strconv.Itoa(s.port),
+		cmd := exec.Command(filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-p", strconv.Itoa(s.port),
 			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off")
+		cmd.Env = append(os.Environ(), s.variables...)
+		return cmd
 	}
 	s.url = func(database string) string {
 		return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", loopback(s.port), database)
@@ -51,7 +56,7 @@ var ownPostgres = sync.OnceValues(func() (*server, error) {
 		return nil, err
 	}
 	return s, s.createData(initdb, data)
-})
+}
 
 // ping asks a server over a connection of its own: a session of a server that was killed may still
 // answer.

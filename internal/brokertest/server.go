@@ -25,6 +25,8 @@ type server struct {
 	own     func(path string) error    // gives that user a file
 	control func(args ...string) error // the broker's own command, if it has one
 
+	variables []string // of the environment, beside those of this process
+
 	inUse    sync.RWMutex // by tests: one alone, or several that share it
 	starting sync.Mutex   // held by one of those that share
 	keeper   *keeper
