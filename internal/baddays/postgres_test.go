@@ -2,6 +2,7 @@ package baddays_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
 )
@@ -18,6 +19,8 @@ var postgresDays = []day{
 	{name: "Some messages go to a queue that does not exist", run: postgresMissing},
 	{name: "A subscriber's table is dropped", run: postgresDropped},
 	{name: "Headers that cannot be decoded", run: postgresHeaders},
+	{name: "The server's clock is set back by an hour", run: postgresClock(-time.Hour)},
+	{name: "The server's clock is set forward by an hour", run: postgresClock(time.Hour)},
 }
 
 func TestChaosDaysOfPostgreSQL(t *testing.T) { runDays(t, "PostgreSQL", postgresDays) }

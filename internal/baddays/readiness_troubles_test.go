@@ -42,6 +42,8 @@ func troubles() []trouble {
 		},
 		trouble{broker: "PostgreSQL", name: "The broker is down", make: downPostgreSQL, reason: "receiving from"},
 		trouble{broker: "PostgreSQL", name: "The database is read-only", make: readOnly, reason: "read-only"},
+		trouble{broker: "PostgreSQL", name: "The server's clock is set back by an hour", make: steppedClock(-time.Hour)},
+		trouble{broker: "PostgreSQL", name: "The server's clock is set forward by an hour", make: steppedClock(time.Hour)},
 		trouble{broker: "SQLite", name: "Another process locks the file", make: lockedFile, reason: "locked"},
 	)
 }
@@ -189,6 +191,15 @@ func readOnly(t *testing.T, p *patient) fault {
 		}
 	}
 	return fault{&postgres.Transport{URL: at}, nil, set("on"), set("off")}
+}
+
+// steppedClock sets the clock of the server, and sets it right again.
+func steppedClock(by time.Duration) func(*testing.T, *patient) fault {
+	return func(t *testing.T, _ *patient) fault {
+		node, clock := brokertest.ClockPostgres(t)
+		broker := &postgres.Transport{URL: node.URL}
+		return fault{broker, nil, func() { clock.Set(by) }, func() { clock.Set(0) }}
+	}
 }
 
 // lockedFile holds a transaction that writes, as a program does that hangs in one, while a message

@@ -39,6 +39,7 @@ func TestGoldenStatements(t *testing.T) {
 		{"claim", in.claim},
 		{"renew", in.renew},
 		{"settle without completing", in.update},
+		{"make rows visible after the clock was set back", in.restore},
 		{"abandon the rows of an owner", in.abandon},
 		{"abandon the rows of claims", in.orphans},
 		{"lock for a transaction that keeps a snapshot", in.lock},

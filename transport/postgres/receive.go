@@ -16,9 +16,11 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 	var (
 		row  tablequeue.Claimed
 		next int64
+		now  time.Time // of the server
 	)
 	t := s.table(c.Queue)
-	from, all := t.front.begin(time.Now())
+	asked := time.Now()
+	from, all := t.front.begin(asked)
 	maxBytes := cmp.Or(c.MaxBytes, math.MaxInt64)
 	rows, err := s.query(ctx, s.leases, t.claim, c.Limit, c.For.Microseconds(), c.Lease, c.Owner, from.visibleAt, from.seq, maxBytes)
 	if err == nil {
@@ -29,17 +31,26 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 				into = append(into, row)
 				return nil
 			}
-			next = due
 			to, took, err := look(row.ID, row.Headers, int32(row.Count))
 			t.front.reached(to, all, took, time.Now())
+			if next, now = due, to.visibleAt.Time.Add(uncommitted); due < 0 {
+				next, now = 0, time.UnixMicro(-due)
+			}
 			return err
 		})
 	}
 	if err != nil {
 		return into[:0], 0, s.failed(err, "receive from queue %q", c.Queue)
 	}
+	if s.clock.follow(ctx, t, c.For, now, asked, time.Now()) && len(into) == 0 {
+		next = 1
+	}
 	return into, time.Duration(next) * time.Microsecond, nil
 }
+
+// uncommitted is the time for which rows that were inserted or retried may not be committed yet, as
+// far as the place that a claim reports is concerned.
+const uncommitted = 250 * time.Millisecond
 
 // Renew implements [tablequeue.Queues].
 func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lease, d time.Duration) ([]bool, error) {

@@ -79,6 +79,13 @@ func (f *front) reached(to place, all bool, took time.Duration, now time.Time) {
 	}
 }
 
+// reset has the next claims cover the whole queue, because the clock was set back.
+func (f *front) reset() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.at, f.slow, f.until = everything, false, time.Time{}
+}
+
 // look parses the row with which a claim reports its place and time, in the columns of a message's
 // id and headers.
 func look(id, headers string, tookMicros int32) (to place, took time.Duration, err error) {

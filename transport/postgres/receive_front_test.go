@@ -47,6 +47,13 @@ func TestTheFrontIsUsedOnlyWhereLooksAreSlow(t *testing.T) {
 	begins(everything)
 	f.reached(at(950, 1), true, time.Millisecond, now)
 	begins(everything) // the old snapshot is gone
+
+	for range 3 {
+		f.reached(at(950, 1), true, time.Second, now)
+	}
+	begins(at(950, 1))
+	f.reset()
+	begins(everything) // the clock was set back
 }
 
 // A claim that fails reports nothing: the next full look is not put off by more than usual.

@@ -21,8 +21,9 @@ func (s *store) newTable(queue string) *table {
 	// ctid then cannot change, and is found faster than seq. As many rows are claimed as fit into
 	// the bytes: the size of a value is known without reading it. The first row of the result is
 	// about the claim: the place that it has reached, its duration in microseconds and, without
-	// rows, when the next is due. Rows that were inserted or retried within the last 250 ms may not
-	// be committed yet, so the place is no later than that.
+	// rows, when the next is due; with rows, the negative time of the server. Rows that were
+	// inserted or retried within the last 250 ms may not be committed yet, so the place is no later
+	// than that, and without rows it is that time.
 	t.claim = `WITH due AS MATERIALIZED (
 	SELECT ctid, visible_at, seq, octet_length(headers) AS headers, coalesce(octet_length(body), 0) AS body FROM ` + q + `
 	WHERE (visible_at, seq) > ($5::timestamptz, $6::bigint) AND visible_at <= now()
@@ -40,7 +41,7 @@ func (s *store) newTable(queue string) *table {
 )
 SELECT 0::bigint AS seq, (extract(epoch FROM greatest(reached.visible_at, timestamptz 'epoch')) * 1000000)::bigint::text AS id, reached.seq::text AS headers, NULL::bytea AS body,
 	(extract(epoch FROM clock_timestamp() - now()) * 1000000)::integer AS delivery_count, false AS expired,
-	CASE WHEN EXISTS (SELECT FROM fit) THEN 0 ELSE coalesce((extract(epoch FROM (
+	CASE WHEN EXISTS (SELECT FROM fit) THEN -(extract(epoch FROM now()) * 1000000)::bigint ELSE coalesce((extract(epoch FROM (
 		SELECT least(visible_at, now() + interval '1 day') FROM ` + q + ` WHERE visible_at > now() ORDER BY visible_at, seq LIMIT 1
 	) - now()) * 1000000)::bigint, 0) END AS next
 FROM (
@@ -70,6 +71,7 @@ WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
 	WHERE expires <= now() AT TIME ZONE 'UTC' AND (lease_id IS NULL OR visible_at <= now())
 	ORDER BY expires LIMIT ` + strconv.Itoa(tablequeue.MaxSwept) + ` FOR UPDATE SKIP LOCKED))`
 
+	t.restore = restoring(q)
 	t.purge = `DELETE FROM ` + q + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + ` WHERE visible_at <= now() FOR UPDATE SKIP LOCKED))`
 	t.cancel = `DELETE FROM ` + q + ` WHERE seq = $1 AND delivery_count = 0 AND ` + byKey
 	t.take = `UPDATE ` + q + ` SET lease_id = $1 WHERE seq = $2 AND visible_at <= now() AND ` + byKey

@@ -16,7 +16,7 @@ WITH due AS MATERIALIZED (
 )
 SELECT 0::bigint AS seq, (extract(epoch FROM greatest(reached.visible_at, timestamptz 'epoch')) * 1000000)::bigint::text AS id, reached.seq::text AS headers, NULL::bytea AS body,
 	(extract(epoch FROM clock_timestamp() - now()) * 1000000)::integer AS delivery_count, false AS expired,
-	CASE WHEN EXISTS (SELECT FROM fit) THEN 0 ELSE coalesce((extract(epoch FROM (
+	CASE WHEN EXISTS (SELECT FROM fit) THEN -(extract(epoch FROM now()) * 1000000)::bigint ELSE coalesce((extract(epoch FROM (
 		SELECT least(visible_at, now() + interval '1 day') FROM "app"."in" WHERE visible_at > now() ORDER BY visible_at, seq LIMIT 1
 	) - now()) * 1000000)::bigint, 0) END AS next
 FROM (
@@ -40,6 +40,14 @@ UPDATE "app"."in" AS q SET visible_at = now() + r.after * interval '1 microsecon
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[]) WITH ORDINALITY AS r(seq, lease_id, after, undo, note, n)
 WHERE q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
 	AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) AND q.visible_at >= ANY (ARRAY[CASE WHEN r.n > 0 THEN timestamptz '-infinity' END, CASE WHEN r.n > 0 THEN timestamptz '-infinity' END]) RETURNING r.n;
+
+-- make rows visible after the clock was set back
+UPDATE "app"."in" SET visible_at = CASE WHEN lease_id IS NULL THEN now()
+	ELSE visible_at - $2::bigint * interval '1 microsecond' END
+WHERE ctid = ANY (ARRAY(SELECT ctid FROM "app"."in"
+	WHERE visible_at > now() AND CASE WHEN lease_id IS NULL THEN visible_at <= $1::timestamptz
+		ELSE visible_at > now() + $3::bigint * interval '1 microsecond' END
+	ORDER BY visible_at, seq LIMIT 10000 FOR UPDATE SKIP LOCKED));
 
 -- abandon the rows of an owner
 UPDATE "app"."in" SET visible_at = now(), lease_id = NULL, lease_owner = NULL
