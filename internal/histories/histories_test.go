@@ -93,3 +93,16 @@ func TestCountOfARun(t *testing.T) {
 		t.Errorf("%d histories of a soak", n)
 	}
 }
+
+// The command names the package of a history, whatever the path of the package is.
+func TestThePackageOfAHistory(t *testing.T) {
+	for want, f := range map[string]any{
+		"strings": strings.Clone,
+		"os/exec": exec.Command,
+		"github.com/holdfast-go/holdfast/internal/histories": Run,
+	} {
+		if got := packageOf(f); got != want {
+			t.Errorf("packageOf: %q, want %q", got, want)
+		}
+	}
+}
