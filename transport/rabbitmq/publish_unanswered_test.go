@@ -204,6 +204,24 @@ func TestLatePublishes(t *testing.T) {
 	})
 }
 
+// Publishes whose callers have gone are late, too, so that further publishes wait.
+func TestAbandonedPublishesAreLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := unanswered{log: slog.New(slog.DiscardHandler)}
+		to := route{key: "late", mandatory: true}
+		for range maxLate / 2 {
+			u.add(to, &sender{})
+		}
+		if u.wait(to, maxLate/2-1, &sender{}); u.late(to) != nil {
+			t.Error("publishes wait for few answers")
+		}
+		if u.add(to, &sender{}); u.late(to) == nil {
+			t.Error("no publish waits")
+		}
+		u.answered(to)
+	})
+}
+
 // The client library drops a notice of a returned message for which its channel has no room.
 func TestMoreReturnsThanPlacesInTheWindow(t *testing.T) {
 	t.Parallel()
