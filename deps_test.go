@@ -73,6 +73,11 @@ var rules = []rule{
 		"endpoint/internal/panics", "endpoint/internal/settle", "endpoint/internal/work", "header", "internal/handledid",
 		"internal/pump", "recoverability", "transport",
 	}},
+	{of: "endpoint/internal/names", ours: []string{"recoverability", "transport"}},
+	{of: "endpoint/internal/audit", ours: []string{
+		"endpoint/internal/names", "endpoint/internal/notify", "endpoint/internal/settle", "header", "internal/copies",
+		"internal/errtree", "internal/fault", "internal/uuid", "recoverability", "transport",
+	}},
 	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "saga", ours: append([]string{"internal/jsonloss", "internal/jsonmembers", "internal/stateful", "internal/strictjson", "internal/uuid", "recoverability"}, aboveEndpoint...)},

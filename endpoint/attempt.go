@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
@@ -148,10 +149,10 @@ func (a *attempt) finish(ctx context.Context, ops []transport.Operation) error {
 	}
 	recorder, ok := a.Received.(transport.HandledRecorder)
 	if !ok || a.session.unit.Key == nil {
-		return a.completeProcessed(ctx, tx, ops, a, "")
+		return a.audit.Complete(ctx, tx, ops, a.copied(), "")
 	}
 	recorder.RecordHandled(a.live.inbox.Name, a.session.unit.Key)
-	err = a.completeProcessed(ctx, tx, ops, a, "")
+	err = a.audit.Complete(ctx, tx, ops, a.copied(), "")
 	if err != nil {
 		recorder.RecordHandled("", nil) // the message may be completed with a copy for later
 		return a.session.unit.Fail(&work.CommitError{Err: err})
@@ -249,7 +250,7 @@ func (a *attempt) repeatable(err error) bool {
 	}
 	// err may wrap itself. A statement that a time limit ends may break its connection, which looks
 	// like a conflict.
-	return errtree.Find[*incompleteError](err) != nil || conflict(&a.session.unit, err) && !timedOut(err)
+	return errtree.Find[*audit.IncompleteError](err) != nil || conflict(&a.session.unit, err) && !timedOut(err)
 }
 
 // origin returns the place of an error that has no stack: the handler that was invoked, else the
@@ -344,4 +345,12 @@ func conflict(u *work.Unit, err error) bool {
 	_, tx := u.End()
 	detector, ok := tx.(transport.ConflictDetector)
 	return ok && detector.Conflict(err)
+}
+
+// copied returns what the audit copy says about the attempt.
+func (a *attempt) copied() *audit.Copied {
+	if a.e.cfg.AuditQueue == "" {
+		return nil
+	}
+	return &audit.Copied{StartedAt: a.startedAt, Headers: &a.receive.Audit}
 }

@@ -175,7 +175,7 @@ func (t *throttling) copyFor(ctx context.Context, after time.Duration) outcome {
 	switch {
 	case err == nil:
 	case copies.OfMessage(err):
-		return in.moveRefused(ctx, &copyError{"the message could not be postponed", err})
+		return in.moveRefused(ctx, &copies.CopyError{Doing: "the message could not be postponed", Err: err})
 	default:
 		return back{in.keep(ctx, err)}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
@@ -34,7 +35,7 @@ func (c Config) bounded() bool {
 // number of the attempt in the context, and with a deadline for all handlers together. That is in
 // the place of Config.HandlerTimeout.
 func (a *attempt) invokeWithin(ctx context.Context, l *pipeline.Logical) error {
-	typ := firstType(a.Original.Headers)
+	typ := settle.FirstType(a.Original.Headers)
 	use := a.live.recoverability.RetryOf(typ, a.Original.Headers)
 	if use.Mode != 0 {
 		made := a.inline

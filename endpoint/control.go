@@ -71,7 +71,7 @@ func (e *Endpoint) control(queues []string, act func(source) error) error {
 // receivesFrom reports whether the endpoint receives from the queue with that short name; the
 // driver's own queues are included.
 func (l *live) receivesFrom(queue string) bool {
-	is := func(s source) bool { return l.names.of(s.Queue()) == queue }
+	is := func(s source) bool { return l.names.Of(s.Queue()) == queue }
 	return slices.ContainsFunc(l.sources, is) || slices.ContainsFunc(l.satellites.all(), is)
 }
 
@@ -79,7 +79,7 @@ func (l *live) receivesFrom(queue string) bool {
 func (l *live) named(queues []string) ([]source, error) {
 	queues = slices.Clone(queues)
 	for i, queue := range queues {
-		queue = l.names.of(queue)
+		queue = l.names.Of(queue)
 		queues[i] = queue
 		if !slices.ContainsFunc(l.sources, func(s source) bool { return s.Queue() == queue }) {
 			return nil, fmt.Errorf("queue %q: the endpoint does not receive from it", queue)

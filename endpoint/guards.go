@@ -189,7 +189,7 @@ func (a *attempt) completeAgain(ctx context.Context) {
 	a.Slot.Free()
 	a.Log.InfoContext(ctx, "a message was handled before: it is completed, and not handled again",
 		slog.String("message", a.LogID()), slog.Int("attempt", a.receive.Attempt.N))
-	if err := a.completeProcessed(ctx, nil, nil, nil, ""); err != nil {
+	if err := a.audit.Complete(ctx, nil, nil, nil, ""); err != nil {
 		a.Abandon(ctx, "a message that was handled before could not be completed: the broker delivers it again", err)
 	}
 }

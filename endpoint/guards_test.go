@@ -62,9 +62,9 @@ func TestGuardsAreAskedInOrder(t *testing.T) {
 				road
 			}{{"ordinary", r.ordinary}, {"quarantine", r.quarantine}, {"satellite", r.satellite}} {
 				got = append(got,
-					road.name+" arrival:"+names(road.arrival),
-					road.name+" admission:"+names(road.admission),
-					road.name+" attempt:"+names(road.attempt))
+					road.name+" arrival:"+functionNames(road.arrival),
+					road.name+" admission:"+functionNames(road.admission),
+					road.name+" attempt:"+functionNames(road.attempt))
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("guards (-want +got):\n%s", diff)
@@ -73,8 +73,8 @@ func TestGuardsAreAskedInOrder(t *testing.T) {
 	}
 }
 
-// names returns the names of functions, each behind a space.
-func names[F any](functions []F) string {
+// functionNames returns the names of functions, each behind a space.
+func functionNames[F any](functions []F) string {
 	var b strings.Builder
 	for _, f := range functions {
 		name := runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name()

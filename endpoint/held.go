@@ -213,7 +213,7 @@ func (a *attempt) moveDecided(ctx context.Context, queue string) result {
 	m.Headers, failed = fault.LeaveDecided(m.Headers)
 	a.Original = &m
 	rec := r.begin(a, a.facts(&decidedError{failed.Get(header.ExceptionMessage), failed.Get(header.HoldfastFaultClass)}))
-	rec.Failure.Queue = cmp.Or(a.live.names.of(failed.Get(header.FailedQ)), a.Queue)
+	rec.Failure.Queue = cmp.Or(a.live.names.Of(failed.Get(header.FailedQ)), a.Queue)
 	rec.Action = recoverability.MoveToError{Queue: a.live.errorQueueOf(queue)}
 	if rec.Fault = failed; failed.Get(header.FailedQ) == "" { // the copy had no room for the headers, or no endpoint has made it
 		rec.Fault = r.faultHeaders(ctx, rec.Failure)
@@ -225,7 +225,7 @@ func (a *attempt) moveDecided(ctx context.Context, queue string) result {
 // where the endpoint moves the message: other queues than the configured ones count only if a
 // policy of the program chooses queues.
 func (l *live) errorQueueOf(named string) string {
-	queue := l.names.of(named)
+	queue := l.names.Of(named)
 	if l.recoverability.Policy == nil && !slices.Contains(l.recoverability.ErrorQueues(), queue) {
 		return l.recoverability.ErrorQueue
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/fault"
@@ -27,11 +28,11 @@ type incoming struct {
 	keyed      keyed
 	conflicts  conflicts
 	impediment impediment
-	exclusive  *exclusive    // nil outside quarantine
-	mayWait    bool          // for its error queue, without a slot
-	cleared    bool          // a suspect that the quarantine did not take
-	inline     int           // retries within this delivery
-	audit      *refusedAudit // nil unless the audit copy was refused
+	exclusive  *exclusive // nil outside quarantine
+	mayWait    bool       // for its error queue, without a slot
+	cleared    bool       // a suspect that the quarantine did not take
+	inline     int        // retries within this delivery
+	audit      audit.Message
 	first      attempt
 }
 
@@ -39,6 +40,7 @@ func (l *live) newIncoming(d transport.Delivery, slot *pump.Slot, queue string) 
 	in := &incoming{e: l.e, live: l}
 	in.Settler, in.Received, in.Slot, in.Queue = &l.settler, d, slot, queue
 	in.Original, in.ID = settle.OriginalOf(d.Message())
+	in.audit.Delivery, in.audit.Auditor = &in.Delivery, &l.auditor
 	in.keyed.locks = l.keys
 	return in
 }
@@ -48,7 +50,7 @@ func (in *incoming) facts(err error) recoverability.Failure {
 	now := time.Now()
 	m, attempt := sharedCopy(in.Original), in.Received.Attempt()
 	return recoverability.Failure{
-		Err: err, MessageID: in.ID, Type: firstType(m.Headers), Queue: in.Queue,
+		Err: err, MessageID: in.ID, Type: settle.FirstType(m.Headers), Queue: in.Queue,
 		Headers: m.Headers, Body: m.Body, Native: m.Native,
 		Attempt: attempt.N, AttemptExact: attempt.Exact, Immediate: attempt.N + fault.UsedRetries(m.Headers),
 		Delayed:      fault.DelayedRetries(m.Headers),
@@ -66,11 +68,4 @@ func sharedCopy(m *transport.Message) *transport.Message {
 	c := *m
 	c.Headers, c.Body, c.Native = m.Headers.CopyOnWrite(), slices.Clone(m.Body), maps.Clone(m.Native)
 	return &c
-}
-
-func firstType(h header.Map) string {
-	for name := range header.TypeNames(h.Get(header.EnclosedMessageTypes)) {
-		return name
-	}
-	return ""
 }

@@ -141,7 +141,7 @@ func (l *live) prepareOutbox(ctx context.Context) error {
 // newInbox returns the inbox of an endpoint that keeps one; nil of any other.
 func (l *live) newInbox() (*inbox.Inbox, error) {
 	b := &inbox.Inbox{
-		Name: l.e.cfg.Name + inboxSuffix, Queue: l.names.of(l.e.cfg.Name),
+		Name: l.e.cfg.Name + inboxSuffix, Queue: l.names.Of(l.e.cfg.Name),
 		Log: l.e.cfg.Logger, Translates: l.translate != nil,
 	}
 	switch {

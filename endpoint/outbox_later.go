@@ -122,8 +122,8 @@ func (r *relay) defers(row *relayRow, off *postponement) error {
 
 // isAudit reports whether operations are copies for the audit queue alone.
 func (r *relay) isAudit(ops []transport.Operation) bool {
-	audit := r.live.names.of(r.live.e.cfg.AuditQueue)
-	return audit != "" && !slices.ContainsFunc(ops, func(op transport.Operation) bool { return r.live.names.of(op.Queue) != audit })
+	audit := r.live.names.Of(r.live.e.cfg.AuditQueue)
+	return audit != "" && !slices.ContainsFunc(ops, func(op transport.Operation) bool { return r.live.names.Of(op.Queue) != audit })
 }
 
 // storeAgain replaces a row by one with the operations that are left, which is received after a

@@ -172,16 +172,16 @@ func (r *relay) toErrorQueue(ctx context.Context, op *transport.Operation, cause
 	l := r.live
 	destination := op.Queue
 	if destination == "" { // a published message
-		destination = l.names.of(l.e.cfg.Name)
+		destination = l.names.Of(l.e.cfg.Name)
 	}
-	refused := l.refusedCopyOf(op.Message, destination, &unsentError{op.Queue, cause}, "outbox")
-	err := refused.toErrorQueue(func(moved transport.Operation) error {
+	refused := l.auditor.Refusals.Of(op.Message, destination, &unsentError{op.Queue, cause}, "outbox")
+	err := refused.ToErrorQueue(func(moved transport.Operation) error {
 		return copies.Single(r.sendAlone(ctx, moved, yield))
 	})
 	if err != nil {
-		return fmt.Errorf("error queue %q: %w", refused.queue(), err)
+		return fmt.Errorf("error queue %q: %w", l.auditor.Refusals.ErrorQueue, err)
 	}
-	refused.report(ctx, "a message of the outbox was refused and moved to the error queue")
+	refused.Report(ctx, "a message of the outbox was refused and moved to the error queue")
 	return nil
 }
 

@@ -24,11 +24,7 @@ func (a *attempt) store(ctx context.Context, tx transport.Tx, ops []transport.Op
 	if a.Over() {
 		return settle.ErrSettled
 	}
-	audited := a
-	if a.e.cfg.AuditQueue == "" {
-		audited = nil
-	}
-	own := together(a.live.outbox.cancels(a.session.unit.Cancelled()), a.notice(ctx, ""), audited)
+	own := a.audit.With(ctx, a.live.outbox.cancels(a.session.unit.Cancelled()), a.copied())
 	if err := a.live.outbox.commit(a.Context(), &a.session.unit, tx, ops, own); err != nil {
 		return err
 	}

@@ -139,7 +139,7 @@ func (from *sender) resolve(live *live, out *pipeline.Outgoing) error {
 			}
 		}
 	}
-	out.Queue = live.names.of(out.Queue)
+	out.Queue = live.names.Of(out.Queue)
 	return nil
 }
 
@@ -246,7 +246,7 @@ func (from *sender) encode(_ context.Context, out *pipeline.Outgoing) error {
 	from.addHeaders(live, out, time.Now())
 	out.Operation = transport.Operation{
 		Message: &transport.Message{ID: out.MessageID, Headers: out.Headers, Body: body},
-		Queue:   live.names.of(out.Queue), After: out.After, At: out.At, TTL: out.TTL, Properties: out.Properties,
+		Queue:   live.names.Of(out.Queue), After: out.After, At: out.At, TTL: out.TTL, Properties: out.Properties,
 		Receipt: out.Receipt != nil, Name: out.Timer,
 	}
 	if out.Intent == header.IntentPublish {

@@ -22,9 +22,9 @@ func (from *sender) addHeaders(live *live, out *pipeline.Outgoing, now time.Time
 		attemptOf(out.Incoming).session.currentCall().AddOutgoing(h)
 	}
 	if reply := out.ReplyTo; reply != "" {
-		h.SetDefault(header.ReplyToAddress, live.names.address(reply))
+		h.SetDefault(header.ReplyToAddress, live.names.Address(reply))
 	} else if !from.cfg.SendOnly {
-		h.SetDefault(header.ReplyToAddress, live.names.self)
+		h.SetDefault(header.ReplyToAddress, live.names.Self)
 	}
 	h.Set(header.OriginatingEndpoint, from.cfg.Name)
 	h.Set(header.OriginatingMachine, from.host.Machine)

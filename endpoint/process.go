@@ -28,7 +28,7 @@ func (l *live) handle(queue string) handleFunc {
 func (l *live) handleExclusively(
 	ctx context.Context, d transport.Delivery, slot *pump.Slot, stuck func(),
 ) {
-	in := l.newIncoming(d, slot, l.names.of(l.e.cfg.Name))
+	in := l.newIncoming(d, slot, l.names.Of(l.e.cfg.Name))
 	defer func() { // also when a handler calls runtime.Goexit
 		if in.exclusive != nil && in.exclusive.stuck {
 			stuck()

@@ -70,7 +70,7 @@ func (q *quarantine) watch(ctx context.Context) {
 			moved = time.Now()
 		}
 		// The quarantine is paused with the endpoint's own queue.
-		own := q.live.names.of(q.live.e.cfg.Name)
+		own := q.live.names.Of(q.live.e.cfg.Name)
 		paused := func(s source) bool { return s.Queue() == own && s.Paused() }
 		if !slices.ContainsFunc(q.live.sources, paused) && q.look(ctx) {
 			_ = backoff.Sleep(ctx, q.visit(ctx, &grace)) // the select above sees the end of ctx
@@ -198,6 +198,6 @@ func (q *quarantine) addTo(h *Health) {
 	h.Quarantined = q.waiting.Load()
 	if p := q.pump.Load(); p != nil {
 		h.Queues = append(h.Queues, queueHealth(q.queue, p.Stats()))
-		q.live.addStuck(h, q.live.names.of(q.live.e.cfg.Name), 1)
+		q.live.addStuck(h, q.live.names.Of(q.live.e.cfg.Name), 1)
 	}
 }

@@ -42,9 +42,9 @@ func (in *incoming) quarantine(ctx context.Context) outcome {
 		in.cleared = true
 		return nil
 	case copies.OfMessage(err):
-		return in.moveRefused(ctx, &copyError{fmt.Sprintf(
+		return in.moveRefused(ctx, &copies.CopyError{Doing: fmt.Sprintf(
 			"the process may crash over the message, which was delivered %d times, and it could not be moved to quarantine", in.Received.Attempt().N,
-		), err})
+		), Err: err})
 	default:
 		in.Slot.Free()
 		return back{in.keep(ctx, fmt.Errorf("move to quarantine: %w", err))}
@@ -55,7 +55,7 @@ func (in *incoming) quarantine(ctx context.Context) outcome {
 // enterQuarantine completes the message with a copy in quarantine.
 func (in *incoming) enterQuarantine(ctx context.Context) error {
 	q, n := in.live.quarantine, in.Received.Attempt().N
-	headers := fault.QuarantineHeaders(in.Original.Headers, in.live.names.address(in.Queue), n)
+	headers := fault.QuarantineHeaders(in.Original.Headers, in.live.names.Address(in.Queue), n)
 	place := in.live.notifier.Next(in.FailureKey())
 	report := func() {}
 	defer func() { in.report(place, report) }()
@@ -93,7 +93,7 @@ func leaveQuarantine(_ context.Context, in *incoming) outcome {
 	x, own, a := &exclusive{in: in}, *in.Original, in.Received.Attempt()
 	var queue string
 	own.Headers, queue, x.before = fault.LeaveQuarantine(own.Headers)
-	in.Queue, in.Original = in.live.names.of(cmp.Or(queue, in.Queue)), &own
+	in.Queue, in.Original = in.live.names.Of(cmp.Or(queue, in.Queue)), &own
 	x.parked = a.Exact && a.N > in.live.recoverability.Quarantine.Crashes
 	in.exclusive = x
 	return nil

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
 	"github.com/holdfast-go/holdfast/endpoint/internal/held"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
@@ -144,7 +145,7 @@ func (r *recovery) separable(ctx context.Context, err error) bool {
 		return false
 	case r.CompletedFirst():
 		return true
-	case conflict(&r.session.unit, err), errtree.Find[*incompleteError](err) != nil:
+	case conflict(&r.session.unit, err), errtree.Find[*audit.IncompleteError](err) != nil:
 		return false
 	}
 	return !copies.Unanswered(err) || r.strandsAlone(ctx)
@@ -218,7 +219,7 @@ func (r *recovery) decide(ctx context.Context, f recoverability.Failure) (action
 // function, which may panic.
 func (r *recovery) faultHeaders(ctx context.Context, f recoverability.Failure) header.Map {
 	h := fault.Headers(f, r.e.host, r.at)
-	h.Set(header.FailedQ, r.live.names.address(f.Queue)) // other programs return the message to that queue
+	h.Set(header.FailedQ, r.live.names.Address(f.Queue)) // other programs return the message to that queue
 	if errtree.Find[*transport.DeadLetteredError](f.Err) != nil {
 		h = fault.DeadLetterHeaders(r.Original.Headers, h)
 	}
@@ -251,4 +252,13 @@ func (r *recovery) findPolicy(ctx context.Context, f recoverability.Failure) {
 	r.Log.WarnContext(ctx, "a message names a retry policy that the endpoint does not have: its type's retries count; "+
 		"add the policy to Recoverability.Policies", slog.String("message", r.LogID()),
 		slog.String("policy", errtree.Cut(name, settle.MaxLogged)))
+}
+
+// moveRefused moves a message to the error queue, because a copy of it was refused for its content.
+// If the error queue refuses the message too, the message waits for the queue, or is requeued.
+func (in *incoming) moveRefused(ctx context.Context, failure *copies.CopyError) outcome {
+	in.LogError(ctx, slog.LevelError, "a copy of a message was refused: moving the message to the error queue", failure)
+	in.Slot.Free()
+	r, rec := in.newAttempt().burial(ctx, in.Queue, failure)
+	return in.recovered(ctx, r.end(ctx, rec, r.conclude(ctx, rec)))
 }

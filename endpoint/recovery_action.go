@@ -86,7 +86,7 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 	case recoverability.Discard:
 		if err = x.commitApart(); err == nil {
 			_, tx := r.session.unit.End()
-			err = r.completeProcessed(ctx, tx, x.sent, nil, "discarded")
+			err = r.audit.Complete(ctx, tx, x.sent, nil, "discarded")
 		}
 	}
 	if err != nil {
@@ -127,7 +127,7 @@ func (r *recovery) possible(ctx context.Context, action recoverability.Action) r
 	case recoverability.RetryInline:
 		action = recoverability.RetryInline{For: max(0, a.For)}
 	case recoverability.MoveToError:
-		action = recoverability.MoveToError{Queue: r.live.names.of(a.Queue)}
+		action = recoverability.MoveToError{Queue: r.live.names.Of(a.Queue)}
 	case recoverability.Retry, recoverability.DeadLetter, recoverability.Discard:
 	}
 	why := r.impossible(action)
@@ -170,7 +170,7 @@ func (r *recovery) impossible(action recoverability.Action) string {
 			return fmt.Sprintf("the delay is over the transport's %v", most)
 		}
 	case recoverability.MoveToError:
-		if a.Queue == r.Queue || a.Queue == r.live.names.of(r.e.cfg.Name+quarantineSuffix) || r.live.receivesFrom(a.Queue) {
+		if a.Queue == r.Queue || a.Queue == r.live.names.Of(r.e.cfg.Name+quarantineSuffix) || r.live.receivesFrom(a.Queue) {
 			return "the endpoint receives from that queue, and would receive the message again at once"
 		}
 	case recoverability.DeadLetter:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/notify"
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/recoverability"
 )
@@ -37,7 +38,7 @@ func (in *incoming) reportKept(ctx context.Context, err error) {
 	attempt := in.Received.Attempt()
 	f := recoverability.Failure{
 		Err:       fmt.Errorf("message %q from %q could not be settled: %w", in.LogID(), in.Queue, err),
-		MessageID: in.ID, Type: firstType(in.Original.Headers), Queue: in.Queue,
+		MessageID: in.ID, Type: settle.FirstType(in.Original.Headers), Queue: in.Queue,
 		Attempt: attempt.N, AttemptExact: attempt.Exact, Now: time.Now(),
 	}
 	in.report(in.live.notifier.Next(in.FailureKey()), func() {

@@ -8,9 +8,11 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
 	"github.com/holdfast-go/holdfast/endpoint/internal/held"
 	"github.com/holdfast-go/holdfast/endpoint/internal/inbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
+	"github.com/holdfast-go/holdfast/endpoint/internal/names"
 	"github.com/holdfast-go/holdfast/endpoint/internal/notify"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
@@ -29,7 +31,7 @@ type live struct {
 	inbox     *inbox.Inbox // nil: handled messages are not recorded
 	relay     *relay       // of timers; nil without
 	outage    *outage      // of the database of the outbox or inbox; nil where there is neither
-	names     queueNames
+	names     names.Queues
 	limits    transport.Limits
 	translate func(*transport.Message) // of the driver's user; nil for none
 	publishes bool
@@ -38,7 +40,7 @@ type live struct {
 	settler   settle.Settler
 	units     unitStore
 	requeues  pauses
-	acks      ackQueue
+	auditor   audit.Auditor
 	calls     *overdue.Watch // of the user's functions
 	notifier  *notify.Notifier
 	held      atomic.Int64   // failed messages that could be neither settled nor moved and are not yet released
@@ -116,13 +118,14 @@ func newLive(ctx context.Context, e *Endpoint, conn transport.Conn, outbox *outb
 		joins = outbox.joins
 	}
 	l := &live{
-		e: e, conn: conn, outbox: outbox, names: e.queueNames(conn), limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
+		e: e, conn: conn, outbox: outbox, names: names.New(conn, e.cfg.Name, append(e.queues(), e.cfg.Name+quarantineSuffix)), limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
 		calls: overdue.New(e.cfg.Logger),
 	}
 	l.units.live = l
 	l.notifier = notify.New(e.cfg.Notify, e.cfg.Logger, l.calls)
+	l.auditor.Conn, l.auditor.AuditQueue, l.auditor.ExpireAfter = conn, e.cfg.AuditQueue, e.cfg.AuditExpireAfter
 	l.settler = settle.Settler{
-		Conn: conn, Log: e.cfg.Logger, Failures: e.failures, OnError: l.acks.forget, TxElsewhere: outbox != nil,
+		Conn: conn, Log: e.cfg.Logger, Failures: e.failures, OnError: l.auditor.Failed, TxElsewhere: outbox != nil,
 		Deadlines: settle.Deadlines{Parent: context.WithoutCancel(ctx)},
 	}
 	if slices.ContainsFunc(e.cfg.Handlers, func(h Handler) bool { return h.key != nil }) {
@@ -156,7 +159,11 @@ func (l *live) prepare(ctx context.Context) error {
 	if err := l.checkRetries(); err != nil {
 		return err
 	}
-	l.recoverability = l.names.inPolicy(l.effective(ctx))
+	l.recoverability = l.names.InPolicy(l.effective(ctx))
+	l.auditor.Refusals = audit.Refusals{
+		ErrorQueue: l.recoverability.ErrorQueue, Host: l.e.host, Instance: l.e.cfg.Instance, Config: l.recoverability,
+		Names: &l.names, Notifier: l.notifier, Log: l.e.cfg.Logger,
+	}
 	if l.e.cfg.Install {
 		if err := l.e.installIn(ctx, l.conn, l.e.plan()); err != nil {
 			return err
@@ -190,7 +197,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	var sources []source
 	defer func() { err = errors.Join(err, closeAll(sources)) }()
 	for _, queue := range l.e.queues() {
-		queue = l.names.of(queue)
+		queue = l.names.Of(queue)
 		opts := transport.ReceiverOptions{Queue: queue, CompletesFirst: l.e.cfg.Transactions == None}
 		own, err := l.openSource(ctx, opts, l.e.cfg.Concurrency, l.handle(queue), l.inbox.Arrived(queue))
 		if err != nil {
@@ -206,7 +213,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	}
 	l.sources, l.satellites = sources, l.newSatellites()
 	if queue := l.e.quarantineQueue(); queue != "" {
-		l.quarantine = &quarantine{live: l, queue: l.names.of(queue), moved: make(chan struct{}, 1)}
+		l.quarantine = &quarantine{live: l, queue: l.names.Of(queue), moved: make(chan struct{}, 1)}
 		l.slow = new(pump.SlowStart)
 		for _, s := range sources {
 			l.slow.Add(s.Source)

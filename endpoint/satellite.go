@@ -200,7 +200,7 @@ func (a *attempt) bury(ctx context.Context, queue string, failure error) error {
 
 // burial returns the recovery of bury, to be concluded.
 func (a *attempt) burial(ctx context.Context, queue string, failure error) (*recovery, *pipeline.Recover) {
-	a.Queue = a.live.names.of(queue)
+	a.Queue = a.live.names.Of(queue)
 	r := newRecovery(a.incoming)
 	r.at = a.origin()
 	rec := r.begin(a, a.facts(failure))

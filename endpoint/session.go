@@ -76,7 +76,7 @@ func (s *Session) Forward(_ context.Context, queue string) error {
 	if queue == "" {
 		return errors.New("forward: the queue is empty")
 	}
-	if queue = s.in.live.names.of(queue); queue == s.in.Queue && s.unit.Key != nil {
+	if queue = s.in.live.names.Of(queue); queue == s.in.Queue && s.unit.Key != nil {
 		return fmt.Errorf("forward to %q: that is the queue of the message, where it would be taken for a message that was handled before: "+
 			"use SendLocal", queue)
 	}

@@ -79,3 +79,13 @@ func (l *live) verifyTables(ctx context.Context, conn transport.Conn, plan trans
 	}
 	return errors.Join(errs...)
 }
+
+// checkQueues finds the mistakes that New finds in the names of queues, where one queue is named in
+// several forms.
+func (l *live) checkQueues() error {
+	var errs []error
+	l.e.cfg.validateQueues(l.names.Of, func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("endpoint %q: invalid configuration: "+format, append([]any{l.e.cfg.Name}, args...)...))
+	})
+	return errors.Join(errs...)
+}

@@ -3,6 +3,7 @@ package copies
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/holdfast-go/holdfast/internal/errtree"
@@ -13,8 +14,8 @@ import (
 // copy too.
 type StrandedError struct{ errtree.Mark }
 
-// ProgramError is an error of a function of the program, which may wrap any error. The broker has not
-// answered with it.
+// ProgramError is an error of a function of the program, which may wrap any error. The broker has
+// not answered with it.
 type ProgramError struct{ errtree.Mark }
 
 // Refused reports whether the broker has refused the copy, so that the next candidate or the next
@@ -67,3 +68,17 @@ func Single(err error) error {
 	}
 	return err
 }
+
+// CopyError is the failure of a message one of whose copies was refused because of its content.
+type CopyError struct {
+	Doing string // the copy, as the subject of a sentence
+	Err   error
+}
+
+func (e *CopyError) Error() string { return fmt.Sprintf("%s: %v", e.Doing, Single(e.Err)) }
+
+// Unwrap returns the refusal.
+func (e *CopyError) Unwrap() error { return e.Err }
+
+// FaultClass returns the class of the fault in the error queue.
+func (e *CopyError) FaultClass() string { return "undeliverable" }

@@ -70,3 +70,11 @@ func (m *Message) CopyTo(queue string, headers header.Map, after time.Duration) 
 		Queue: queue, After: after,
 	}
 }
+
+// FirstType returns the first type that the headers of a message name; "" for none.
+func FirstType(h header.Map) string {
+	for name := range header.TypeNames(h.Get(header.EnclosedMessageTypes)) {
+		return name
+	}
+	return ""
+}
