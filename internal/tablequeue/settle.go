@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -243,7 +242,7 @@ func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
 // which says nothing about its queue, and so do the handler's own writes.
 func (c *Conn) impediment(ctx context.Context, err error, u *Unit) error {
 	if c.store.Classify(err) != Locked || errors.Is(err, ErrWrites) || len(u.Rows) == 0 ||
-		slices.ContainsFunc(u.Rows, func(r Row) bool { return r.Named() }) {
+		u.HasNames() {
 		return nil
 	}
 	busy, closed := ask(ctx, c, nil, func(context.Context) (error, error) {

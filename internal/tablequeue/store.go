@@ -292,6 +292,17 @@ type Row struct {
 // Named reports whether the row has a name.
 func (r *Row) Named() bool { return r.Name != [16]byte{} }
 
+// HasNames reports whether a row of the unit has a name. A commit that sets the Seq of rows may run
+// at the same time.
+func (u *Unit) HasNames() bool {
+	for i := range u.Rows { // without a copy of the row, which has the Seq
+		if u.Rows[i].Named() {
+			return true
+		}
+	}
+	return false
+}
+
 // Timed reports whether the row is delayed or expires.
 func (r *Row) Timed() bool { return r.After > 0 || r.TTL > 0 || !r.At.IsZero() }
 

@@ -74,8 +74,7 @@ const waitsForLock = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1
 // waitsLong reports whether a commit that sends messages waits for a lock, more than a second after
 // its begin. An insert of a named row waits for other transactions with the name.
 func (w *lockWatch) waitsLong(ctx context.Context) (waits bool) {
-	if time.Since(w.began) < dialect.LongLockWait || len(w.unit.Rows) == 0 ||
-		slices.ContainsFunc(w.unit.Rows, func(r tablequeue.Row) bool { return r.Named() }) {
+	if time.Since(w.began) < dialect.LongLockWait || len(w.unit.Rows) == 0 || w.unit.HasNames() {
 		return false
 	}
 	err := w.store.writes.QueryRow(ctx, waitsForLock, int64(w.conn.PgConn().PID())).Scan(&waits)
