@@ -47,7 +47,7 @@ func postgresClock(step time.Duration) func(t *testing.T) outcome {
 		clock.Set(step)
 		must(t, p.sendFromElsewhere(ready, 2*time.Second)) // early or late by the clock, but not by the step
 		for _, since := range []time.Duration{0, 5 * time.Second} {
-			time.Sleep(time.Until(began.Add(since)))
+			<-time.After(time.Until(began.Add(since)))
 			if h := p.endpoint.Health(); !h.Ready || !h.Live || len(h.Reasons)+len(h.Warnings) > 0 {
 				t.Errorf("%v after the step: %+v", since, h)
 			}
