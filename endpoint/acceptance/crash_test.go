@@ -278,6 +278,7 @@ func (p *crashProof) ended(ctx context.Context, err error, output string) {
 
 // killNowAndThen kills a worker every half a second to a second.
 func (p *crashProof) killNowAndThen(ctx context.Context) {
+	done := -1 // messages at the last kill: on a slow machine kills alone would look like a crash loop
 	for {
 		select {
 		case <-ctx.Done():
@@ -285,8 +286,10 @@ func (p *crashProof) killNowAndThen(ctx context.Context) {
 		case <-time.After(time.Second/2 + rand.N(time.Second/2)):
 		}
 		p.mu.Lock()
-		if cmd := p.current[rand.N(crashWorkers)]; cmd != nil && ctx.Err() == nil && cmd.Process.Kill() == nil {
+		cmd, now := p.current[rand.N(crashWorkers)], len(p.worked)+len(p.parked)
+		if cmd != nil && now > done && ctx.Err() == nil && cmd.Process.Kill() == nil {
 			p.kills++
+			done = now
 		}
 		p.mu.Unlock()
 	}

@@ -216,6 +216,7 @@ func lockedFile(t *testing.T, p *patient) fault {
 			must(t, err)
 		}
 	}
+	exec("PRAGMA busy_timeout = 60000")() // the endpoint writes too
 	begin := func() {
 		must(t, p.sendFromElsewhere(2, time.Second))
 		exec("BEGIN IMMEDIATE")()
