@@ -30,7 +30,7 @@ type attempt struct {
 	limiter     *typelimit.Limiter // of the message's type, if the attempt has entered it
 	calls       []call             // of the handlers
 	bases       []baseValue
-	keys        []string  // of the calls; nil where no handler has a key
+	callKeys    []string  // of the calls; nil where no handler has a key
 	at          int       // the call being invoked
 	handler     *Handler  // its handler; nil before and after
 	recoveredBy *recovery // from its failure; nil before
@@ -92,7 +92,7 @@ func (a *attempt) handle(ctx context.Context) (out outcome, err error) {
 	if err := a.runStages(ctx); err != nil {
 		return nil, err
 	}
-	if a.keyed.ended != nil { // a behavior has dropped the error
+	if a.keysEnded != nil { // a behavior has dropped the error
 		return nil, pump.ErrStopping
 	}
 	a.session.unit.UndoFailed(ctx)
@@ -214,7 +214,7 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 	}
 	_, tx := a.session.unit.End()
 	a.session.unit.Rollback(ctx)
-	if by := a.keyed.ended; by != nil {
+	if by := a.keysEnded; by != nil {
 		return cmp.Or(a.interrupted(ctx, pump.ErrStopping), outcome(back{by}))
 	}
 	if queue := a.BusyQueue(); queue != "" && ctx.Err() == nil {

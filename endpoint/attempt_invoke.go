@@ -89,8 +89,8 @@ func (a *attempt) statefulCall() *stateful.Call {
 		return nil
 	}
 	return &stateful.Call{
-		Endpoint: a.e.cfg.Name, Kind: c.kind, Key: a.keys[a.at], Remember: a.e.rememberRecords(),
-		Known: a.e.types.stores, Waited: a.keyed.waited, Receive: &a.receive, Log: a.Log,
+		Endpoint: a.e.cfg.Name, Kind: c.kind, Key: a.callKeys[a.at], Remember: a.e.rememberRecords(),
+		Known: a.e.types.stores, Waited: a.keys.Waited(), Receive: &a.receive, Log: a.Log,
 		CancelTimer: a.session.cancelTimer,
 	}
 }

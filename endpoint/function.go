@@ -39,13 +39,13 @@ func (in *incoming) asFunction(call *overdue.Call, name *string, f func() error)
 
 // Late implements [overdue.Observer]: the messages behind one whose call is late take their keys
 // before it.
-func (in *incoming) Late() { in.keyed.arrivals.Overtake(in.Slot) }
+func (in *incoming) Late() { in.keys.Arrivals.Overtake(in.Slot) }
 
 // observe has the watch know the slot of a call for the message. It has the watch tell the message
 // that the call is late, if other messages wait for the message to take its keys.
 func (in *incoming) observe(call *overdue.Call) {
 	call.Slot = in.Slot
-	if in.keyed.arrivals != nil {
+	if in.keys.Arrivals != nil {
 		call.Observer = in
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
+	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/fault"
@@ -25,7 +26,8 @@ type incoming struct {
 	road *road // its guards; nil in the driver's own queues
 
 	throttling throttling // the zero value where attempts are never limited
-	keyed      keyed
+	keys       keylock.Held
+	keysEnded  way // how the message returns, if its wait has ended without the keys
 	conflicts  conflicts
 	impediment impediment
 	exclusive  *exclusive // nil outside quarantine
@@ -41,7 +43,7 @@ func (l *live) newIncoming(d transport.Delivery, slot *pump.Slot, queue string) 
 	in.Settler, in.Received, in.Slot, in.Queue = &l.settler, d, slot, queue
 	in.Original, in.ID = settle.OriginalOf(d.Message())
 	in.audit.Delivery, in.audit.Auditor = &in.Delivery, &l.auditor
-	in.keyed.locks = l.keys
+	in.keys.Locks = l.keys
 	return in
 }
 

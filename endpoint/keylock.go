@@ -19,17 +19,6 @@ import (
 // maxKey is the longest key of a message in bytes.
 const maxKey = 500
 
-// keyed is a delivery's part in the locks of keys. It lasts for all attempts: a message gives its
-// keys up when it is settled, or before that when it waits for something that a message with one of
-// its keys may have. The zero value is for an endpoint without keys.
-type keyed struct {
-	locks    *keylock.Locks    // nil: no handler has keys
-	arrivals *keylock.Arrivals // nil in quarantine, where messages are handled one at a time
-	lock     *keylock.Lock     // nil: no keys are held
-	waited   time.Duration     // in all
-	ended    way               // how the message returns if its wait has ended without the keys
-}
-
 // checkKey returns why the key that a function of the user's has returned is none.
 func checkKey(key string) error {
 	switch {
@@ -48,7 +37,7 @@ func checkKey(key string) error {
 func passKeys(_ context.Context, in *incoming) outcome {
 	_, calls := in.e.types.named(in.Original.Headers.Get(header.EnclosedMessageTypes))
 	if !slices.ContainsFunc(calls, func(c call) bool { return c.key != nil }) {
-		in.keyed.arrivals.Pass(in.Slot)
+		in.keys.Arrivals.Pass(in.Slot)
 	}
 	return nil
 }
@@ -60,33 +49,23 @@ func (a *attempt) lockKeys(ctx context.Context, r *pipeline.Receive, value any) 
 	if err != nil || len(keys) == 0 {
 		return err
 	}
-	k := &a.keyed
-	if k.lock != nil {
-		if k.lock.Holds(keys) {
-			return nil
-		}
-		a.leaveLimit() // a message with these keys may wait for it
-		k.lock.Leave()
+	if a.keys.Has(keys) {
+		return nil
 	}
-	k.lock = k.locks.Enter(k.arrivals, a.Slot, keys)
-	if granted := k.lock.Granted(); granted != nil {
-		began := time.Now()
-		err = a.awaitKeys(ctx, granted)
-		k.waited += time.Since(began)
-	}
-	return err
+	a.leaveLimit() // a message with these keys may wait for it
+	return a.keys.Take(a.Slot, keys, func(granted <-chan struct{}) error { return a.awaitKeys(ctx, granted) })
 }
 
 // findKeys calls the key functions of the handlers, and returns the distinct keys.
 func (a *attempt) findKeys(r *pipeline.Receive, value any) (keys []keylock.Key, err error) {
-	a.keys = nil
+	a.callKeys = nil
 	for i := range a.calls {
 		c := &a.calls[i]
 		if c.key == nil {
 			continue
 		}
-		if a.keys == nil {
-			a.keys = make([]string, len(a.calls))
+		if a.callKeys == nil {
+			a.callKeys = make([]string, len(a.calls))
 		}
 		m := stateful.Message{Endpoint: a.e.cfg.Name, Kind: c.kind, Headers: &r.Headers, Value: value, Known: a.e.types.stores}
 		if base := a.as(c.as); base != nil {
@@ -94,13 +73,13 @@ func (a *attempt) findKeys(r *pipeline.Receive, value any) (keys []keylock.Key, 
 		}
 		a.handler = &c.Handler
 		a.running.EnterFunction(&c.keyName)
-		a.keys[i], err = c.key(m)
+		a.callKeys[i], err = c.key(m)
 		a.running.LeaveFunction()
 		if err != nil {
 			return nil, fmt.Errorf("handler %s: %w", c.name, err)
 		}
 		a.handler = nil
-		if key := (keylock.Key{Kind: c.kind, Name: a.keys[i]}); key.Name != "" && !slices.Contains(keys, key) {
+		if key := (keylock.Key{Kind: c.kind, Name: a.callKeys[i]}); key.Name != "" && !slices.Contains(keys, key) {
 			keys = append(keys, key)
 		}
 	}
@@ -115,14 +94,14 @@ func (a *attempt) awaitKeys(ctx context.Context, granted <-chan struct{}) error 
 	case happened:
 		return nil
 	case late:
-		a.keyed.ended = untouched{outstayedPause}
+		a.keysEnded = untouched{outstayedPause}
 		return errOutstayed
 	case stopping:
-		a.keyed.ended = released{}
+		a.keysEnded = released{}
 		return pump.ErrStopping
 	case canceled:
 		if !a.CompletedFirst() {
-			a.keyed.ended = released{}
+			a.keysEnded = released{}
 		}
 	}
 	return context.Cause(ctx)
@@ -134,18 +113,5 @@ const outstayedPause = time.Second
 
 var errOutstayed = errors.New("the message has waited for its key for as long as the broker allows")
 
-// giveUpKeys lets the next messages with the keys of the message be handled, and those that wait
-// for it to take its keys. The message may take keys again later, behind them.
-func (in *incoming) giveUpKeys() {
-	k := &in.keyed
-	if k.locks == nil {
-		return
-	}
-	if k.lock != nil {
-		k.lock.Leave()
-		k.lock = nil
-	}
-	if k.arrivals != nil {
-		k.arrivals.Pass(in.Slot)
-	}
-}
+// giveUpKeys lets the messages that wait for a key of the message go on: see [keylock.Held.GiveUp].
+func (in *incoming) giveUpKeys() { in.keys.GiveUp(in.Slot) }

@@ -18,7 +18,7 @@ func (l *live) handle(queue string) handleFunc {
 	}
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 		in := l.newIncoming(d, slot, queue)
-		in.keyed.arrivals = arrivals
+		in.keys.Arrivals = arrivals
 		in.process(ctx, &l.roads.ordinary)
 	}
 }
