@@ -26,7 +26,7 @@ import (
 type attempt struct {
 	*incoming
 
-	startedAt   time.Time          // set for audit copies only
+	audited     audit.Copied       // set if there are audit copies
 	limiter     *typelimit.Limiter // of the message's type, if the attempt has entered it
 	calls       []call             // of the handlers
 	bases       []baseValue
@@ -139,7 +139,7 @@ func (a *attempt) runDispatch(ctx context.Context) error {
 
 // finish sends ops, and what the endpoint itself sends, and completes the message.
 func (a *attempt) finish(ctx context.Context, ops []transport.Operation) error {
-	_, tx := a.session.unit.End()
+	tx := a.session.unit.Begun()
 	if a.live.outbox != nil {
 		return a.store(ctx, tx, ops)
 	}
@@ -149,10 +149,10 @@ func (a *attempt) finish(ctx context.Context, ops []transport.Operation) error {
 	}
 	recorder, ok := a.Received.(transport.HandledRecorder)
 	if !ok || a.session.unit.Key == nil {
-		return a.audit.Complete(ctx, tx, ops, a.copied(), "")
+		return a.audit.Complete(ctx, tx, ops, &a.audited, "")
 	}
 	recorder.RecordHandled(a.live.inbox.Name, a.session.unit.Key)
-	err = a.audit.Complete(ctx, tx, ops, a.copied(), "")
+	err = a.audit.Complete(ctx, tx, ops, &a.audited, "")
 	if err != nil {
 		recorder.RecordHandled("", nil) // the message may be completed with a copy for later
 		return a.session.unit.Fail(&work.CommitError{Err: err})
@@ -345,12 +345,4 @@ func conflict(u *work.Unit, err error) bool {
 	_, tx := u.End()
 	detector, ok := tx.(transport.ConflictDetector)
 	return ok && detector.Conflict(err)
-}
-
-// copied returns what the audit copy says about the attempt.
-func (a *attempt) copied() *audit.Copied {
-	if a.e.cfg.AuditQueue == "" {
-		return nil
-	}
-	return &audit.Copied{StartedAt: a.startedAt, Headers: &a.receive.Audit}
 }

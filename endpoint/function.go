@@ -3,7 +3,6 @@ package endpoint
 import (
 	"context"
 	"fmt"
-	"maps"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
@@ -58,7 +57,6 @@ func translate(_ context.Context, in *incoming) outcome {
 		return nil
 	}
 	m := sharedCopy(in.Received.Message())
-	m.Native = maps.Clone(m.Native)
 	call := &in.first.running
 	in.observe(call)
 	err := in.asFunction(call, &nameTranslate, func() error {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/recoverability"
 )
@@ -126,7 +127,7 @@ func moveDecided(ctx context.Context, in *incoming) outcome {
 func awaitTurn(ctx context.Context, in *incoming) outcome { return in.throttling.await(ctx) }
 
 func startClock(_ context.Context, a *attempt) (outcome, error) {
-	a.startedAt = time.Now()
+	a.audited = audit.Copied{StartedAt: time.Now(), Headers: &a.receive.Audit}
 	return nil, nil
 }
 
@@ -185,7 +186,6 @@ func refuseParked(_ context.Context, a *attempt) (outcome, error) {
 // completeAgain completes a message that was handled before. If ServiceControl has returned the
 // message, ServiceControl waits for a notice.
 func (a *attempt) completeAgain(ctx context.Context) {
-	a.leaveLimit()
 	a.Slot.Free()
 	a.Log.InfoContext(ctx, "a message was handled before: it is completed, and not handled again",
 		slog.String("message", a.LogID()), slog.Int("attempt", a.receive.Attempt.N))

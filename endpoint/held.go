@@ -47,7 +47,7 @@ func (r *recovery) canWait(err error) bool {
 // isHeldable reports whether the message may wait and can be moved later: a transaction cannot be
 // kept open.
 func (x *execution) isHeldable() bool {
-	return x.mayWait && x.exclusive == nil && !x.session.unit.HasTx() && !x.Over() && !x.CompletedFirst()
+	return x.mayWait && x.exclusive == nil && x.session.unit.Begun() == nil && !x.Over() && !x.CompletedFirst()
 }
 
 // beginHold holds the message whose move has failed with err, and reports it. It returns false if

@@ -24,7 +24,7 @@ func (a *attempt) store(ctx context.Context, tx transport.Tx, ops []transport.Op
 	if a.Over() {
 		return settle.ErrSettled
 	}
-	own := a.audit.With(ctx, a.live.outbox.cancels(a.session.unit.Cancelled()), a.copied())
+	own := a.audit.With(ctx, a.live.outbox.cancels(a.session.unit.Cancelled()), &a.audited)
 	if err := a.live.outbox.commit(a.Context(), &a.session.unit, tx, ops, own); err != nil {
 		return err
 	}

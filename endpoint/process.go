@@ -138,16 +138,13 @@ func (in *incoming) recovered(ctx context.Context, res result) outcome {
 
 // end ends the processing of the message with an outcome after which no attempt follows.
 func (in *incoming) end(ctx context.Context, out outcome) {
-	for {
-		switch o := out.(type) {
-		case done:
-			in.succeeded(ctx)
-			return
-		case back:
-			out = in.giveBack(ctx, o.by)
-		case over, again, failed:
-			return
-		}
+	b, returns := out.(back)
+	for returns {
+		out = in.giveBack(ctx, b.by)
+		b, returns = out.(back)
+	}
+	if _, ok := out.(done); ok {
+		in.succeeded(ctx)
 	}
 }
 

@@ -154,7 +154,7 @@ func (r *recovery) separable(ctx context.Context, err error) bool {
 // strandsAlone reports whether the transaction of the recovery could not be committed in ten
 // deliveries, as in an outage, and the database stores other things nevertheless.
 func (r *recovery) strandsAlone(ctx context.Context) bool {
-	if r.live.outage == nil || !r.session.unit.HasTx() {
+	if r.live.outage == nil || r.session.unit.Begun() == nil {
 		return false
 	}
 	if _, known := r.live.outage.failing(); known != nil {

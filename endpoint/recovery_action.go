@@ -49,7 +49,7 @@ func (r *recovery) onFinalFailure(ctx context.Context, failure recoverability.Fa
 		return nil
 	}
 	r.LogError(ctx, slog.LevelError, "Config.OnFinalFailure failed: its messages and writes are discarded", err)
-	if _, tx := r.session.unit.End(); tx != nil {
+	if _, tx := r.session.unit.End(); tx != nil { // no goroutine of the function sends any more
 		return &copies.ProgramError{Mark: errtree.Mark{Err: err}}
 	}
 	r.session.drop(before)
@@ -85,8 +85,7 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 		err = x.deadLetter(ctx, a)
 	case recoverability.Discard:
 		if err = x.commitApart(); err == nil {
-			_, tx := r.session.unit.End()
-			err = r.audit.Complete(ctx, tx, x.sent, nil, "discarded")
+			err = r.audit.Complete(ctx, r.session.unit.Begun(), x.sent, nil, "discarded")
 		}
 	}
 	if err != nil {

@@ -43,8 +43,7 @@ type execution struct {
 
 // complete sends ops and completes the message.
 func (x *execution) complete(ctx context.Context, ops []transport.Operation) error {
-	_, tx := x.session.unit.End()
-	return x.Complete(ctx, tx, ops)
+	return x.Complete(ctx, x.session.unit.Begun(), ops)
 }
 
 // settle sends what the Recover stage sent, and settles the message by a verb that completes
@@ -82,7 +81,7 @@ func (x *execution) delay(ctx context.Context, a recoverability.Delay) error {
 	}
 	x.LogError(ctx, slog.LevelError, "a delayed retry was refused: moving the message to the error queue", err)
 	// Config.OnFinalFailure is called after all, with what was sent before it still to be sent.
-	_, tx := x.session.unit.End()
+	tx := x.session.unit.Begun()
 	x.session = newRecoverySession(x.session.in)
 	x.session.unit.Resume(x.sent, tx)
 	err = x.onFinalFailure(ctx, x.rec.Failure)
@@ -196,7 +195,7 @@ func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 	if err := x.commitApart(); err != nil {
 		return &copies.StrandedError{Mark: errtree.Mark{Err: err}}
 	}
-	if _, tx := x.session.unit.End(); !x.IsUnit(tx) {
+	if !x.IsUnit(x.session.unit.Begun()) {
 		if err := x.Send(x.sent); err != nil {
 			return &copies.StrandedError{Mark: errtree.Mark{Err: err}}
 		}
@@ -215,7 +214,7 @@ func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 // commitApart commits what the stage wrote and sent, where that is in the database of the outbox,
 // before the message is moved at its broker. The move itself does not need the database.
 func (x *execution) commitApart() error {
-	_, tx := x.session.unit.End()
+	tx := x.session.unit.Begun()
 	if tx == nil || x.live.outbox == nil {
 		return nil
 	}
@@ -234,7 +233,7 @@ func (x *execution) of(err error, i int) error {
 		return err
 	}
 	concerns := func(op transport.OpError) bool { return op.Index == i }
-	if !x.session.unit.HasTx() && slices.ContainsFunc(refusal.Ops, concerns) {
+	if x.session.unit.Begun() == nil && slices.ContainsFunc(refusal.Ops, concerns) {
 		return err
 	}
 	return &copies.StrandedError{Mark: errtree.Mark{Err: err}}

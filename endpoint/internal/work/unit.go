@@ -177,11 +177,11 @@ func (u *Unit) Detach() {
 	u.tx = nil
 }
 
-// HasTx reports whether the unit has a transaction.
-func (u *Unit) HasTx() bool {
+// Begun returns the transaction of the unit, if there is one, and nil otherwise.
+func (u *Unit) Begun() transport.Tx {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.tx != nil
+	return u.tx
 }
 
 // IsOver reports whether the unit has ended.

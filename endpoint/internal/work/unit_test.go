@@ -88,8 +88,8 @@ func TestAUnitThatHasEnded(t *testing.T) {
 	}
 	u.Rollback(ctx)
 	u.Rollback(ctx)
-	if store.undone != 1 || u.HasTx() {
-		t.Errorf("%d rollbacks, transaction %v", store.undone, u.HasTx())
+	if store.undone != 1 || u.Begun() != nil {
+		t.Errorf("%d rollbacks, transaction %v", store.undone, u.Begun())
 	}
 }
 
