@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A meter counts messages that are done, and takes the time of those after the warm-up. It is safe
-// for concurrent use.
+// A meter counts finished messages, and measures the time of the messages after the warm-up. A meter
+// is safe for concurrent use.
 type meter struct {
 	warmUp, total int64
 	count         atomic.Int64

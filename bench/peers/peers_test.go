@@ -16,9 +16,9 @@ import (
 // few is the number of messages of a run in tests.
 const few = 50
 
-// Each scenario checks its own results. The scenarios run one after the other on the same servers,
-// because all use the same names: a run leaves nothing that the next run finds. The last run
-// repeats the first scenario.
+// Each scenario checks its own results. The scenarios run in sequence on the same servers, because
+// all scenarios use the same names: a run leaves nothing for the next run. The last run repeats the
+// first scenario.
 func TestEachScenarioRuns(t *testing.T) {
 	on := servers{postgres: brokertest.Postgres(t), amqp: brokertest.RabbitMQ(t)}
 	for _, s := range append(slices.Clone(scenarios), scenarios[0]) {

@@ -8,8 +8,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// The queues of a run: it receives from one and sends to the other. They are deleted and created
-// when a run begins, and deleted when it ends.
+// A run receives from queueIn and sends to queueOut. Both queues are deleted and created at the begin
+// of a run, and deleted at the end.
 const (
 	queueIn  = "holdfast-bench-peers.in"
 	queueOut = "holdfast-bench-peers.out"

@@ -30,8 +30,8 @@ func setenv(t *testing.T, name, value string) {
 	environments.Store([2]string{t.Name(), name}, value)
 }
 
-// getenv returns the function that reads the variables of a test: its own, or those of the test
-// that it is part of.
+// getenv returns the function that reads the variables of a test. A subtest has the variables of its
+// test too.
 func getenv(t *testing.T) func(name string) string {
 	return func(name string) string {
 		for of, more := t.Name(), true; more; {

@@ -62,8 +62,8 @@ func (a *app) endpointDeleteCommand() *cobra.Command {
 	return cmd
 }
 
-// deleteEndpoint shows the queues of an endpoint, its outbox and its inbox, and deletes them if the
-// user has confirmed it.
+// deleteEndpoint shows the queues, the outbox and the inbox of an endpoint, and deletes all of them
+// if the user confirms.
 func (a *app) deleteEndpoint(ctx context.Context, d *deletion, t target) error {
 	sites, busy := d.sites(t), []string(nil)
 	for i := range sites {

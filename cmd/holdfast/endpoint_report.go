@@ -52,8 +52,8 @@ type site struct {
 	plan transport.Plan
 }
 
-// provision creates or verifies the parts of an endpoint at its broker, the first site, and at
-// others, and prints one report. An error says that parts are missing or differ.
+// provision creates or verifies the parts of an endpoint at its broker, the first site, and at the
+// further sites, and prints one report. It returns an error if parts are missing or differ.
 func (a *app) provision(ctx context.Context, p *provisioning, endpoint, title string, sites ...site) error {
 	var before, after []transport.Finding
 	for i, s := range sites {

@@ -39,9 +39,9 @@ func TestRetryKilledAtRandomLosesNothing(t *testing.T) {
 	killRetries(t, 4, 80, "sqlite", "rabbitmq")
 }
 
-// killRetries kills the command so many times while it returns messages, and counts the messages
-// that have arrived in the end. Where taking and sending are one unit none is doubled either; else
-// at most one by a kill.
+// killRetries kills the command a number of times while the command returns messages, and counts the
+// messages that have arrived in the end. If taking and sending are one unit, no message is doubled.
+// Otherwise each kill may double one message.
 func killRetries(t *testing.T, retryKills, messages int, brokers ...string) {
 	program := program(t)
 	urls := map[string]func(*testing.T) string{

@@ -108,8 +108,8 @@ func (a *app) takeFrom(ctx context.Context, t *taking, q *errorqueue.Queue) erro
 	return err
 }
 
-// report prints a message that was refused, and in a dry run one that would be taken. One that was
-// taken is logged.
+// report prints a refused message, and in a dry run a message that the command would take. A taken
+// message is logged.
 func (a *app) report(t *taking, e errorqueue.Entry, err error) {
 	switch {
 	case err != nil:

@@ -18,10 +18,11 @@ import (
 // Work is the work of a handler.
 type Work string
 
-// The handler of Receive does nothing, that of Loop sends one message to another queue, and that of
-// Atomic sends one and writes one row, all in one transaction: that of the outbox, if there is one.
-// That of Dual writes the row in a transaction of its own, and then sends: a crash between the two
-// loses the message. Send has no handler: many goroutines send.
+// The handler of Receive does nothing. The handler of Loop sends one message to another queue. The
+// handler of Atomic sends one message and writes one row in the transaction of the outbox, if there
+// is an outbox, and otherwise of the received message. The handler of Dual writes the row in a
+// transaction of its own, and then sends: a crash in between loses the message. Send has no
+// handler: many goroutines send.
 const (
 	Receive Work = "receive"
 	Loop    Work = "loop"
@@ -110,7 +111,8 @@ func Run(ctx context.Context, opts Options) (res *Result, err error) {
 		left := testbed.CleanUp(ctx, b.conn, b.table, b.prefix, b.in, b.out, b.errors)
 		err = errors.Join(err, left, b.conn.Close())
 		if b.database != nil {
-			err = errors.Join(err, testbed.CleanUp(ctx, b.database, nil, "", b.outbox(), b.inbox()), b.database.Close())
+			cleaned := testbed.CleanUp(ctx, b.database, nil, "", b.outbox(), b.inbox())
+			err = errors.Join(err, cleaned, b.database.Close())
 		}
 	}()
 	if opts.Work == Dual {

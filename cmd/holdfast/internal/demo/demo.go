@@ -62,7 +62,8 @@ type demo struct {
 // open reads the input, opens the ledger and the queues, and calls f. Between the two it checks the
 // ledger.
 func open(
-	ctx context.Context, opts Options, check func(*ledger, context.Context, *Input) error, f func(*demo) error,
+	ctx context.Context, opts Options,
+	check func(*ledger, context.Context, *Input) error, f func(*demo) error,
 ) (err error) {
 	d := &demo{Options: opts, transport: &inmemory.Transport{}}
 	if opts.Path != "" {
@@ -118,8 +119,8 @@ func Verify(ctx context.Context, opts Options) error {
 	return open(ctx, opts, (*ledger).match, func(d *demo) error { return d.verify(ctx, d.before) })
 }
 
-// Reset deletes the file of an earlier demo. It refuses one that holds anything else, or is no
-// database.
+// Reset deletes the file of an earlier demo. It returns an error for a file that holds other
+// queues, or is no database.
 func Reset(ctx context.Context, opts Options) error {
 	if _, err := os.Stat(opts.Path); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -156,8 +156,8 @@ func (l *ledger) counts(ctx context.Context) (counts, error) {
 	})
 }
 
-// finished returns the number of orders that are finished everywhere. It assumes that the orders
-// missing at billing and at shipping are the same.
+// finished returns the number of orders that are finished everywhere, if the same orders are missing
+// at billing and at shipping.
 func (c counts) finished() int {
 	return c.by[sales].failed + min(c.by[billing].settled(), c.by[shipping].settled())
 }
