@@ -287,6 +287,24 @@ func TestAFailureInQuarantineFollowsThePolicy(t *testing.T) {
 	})
 }
 
+// For its handlers and its copies, a message in quarantine is a message of the queue from which it
+// was moved.
+func TestAQuarantinedMessageKeepsItsQueue(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		var calls harness.Tally
+		cfg := harness.Sales(broker, failing(&calls))
+		cfg.Instance, cfg.InstanceQueue = "blue", true
+		cfg.Recoverability = recoverability.Config{Immediate: recoverability.None, Delayed: recoverability.None}
+		delivered(t, broker, "sales-blue", wire("m"), 3)
+		harness.Start(t, cfg)
+		time.Sleep(time.Minute)
+		failed := broker.Messages("error")
+		if len(failed) != 1 || failed[0].Headers.Get(header.FailedQ) != "sales-blue" {
+			t.Errorf("the error queue has %v", failed)
+		}
+	})
+}
+
 // No policy retries at once in quarantine, or discards a parked message.
 func TestQuarantineBoundsEveryPolicy(t *testing.T) {
 	for name, action := range map[string]recoverability.Action{"retry": recoverability.Retry{}, "delay": recoverability.Delay{For: time.Second}} {
