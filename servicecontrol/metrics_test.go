@@ -446,28 +446,6 @@ func TestValuesWaitWhileTheQueueAcceptsNothing(t *testing.T) {
 	}
 }
 
-func TestValuesThatAreDroppedAreCountedInTheLog(t *testing.T) {
-	inLandscape(t, func(t *testing.T, l *landscape) {
-		e := l.run(l.sales(working), measured) // without the queue
-		for range 33 * 1024 {
-			if err := e.Send(t.Context(), placeOrder{0}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		pass(time.Minute)
-		l.serve(monitoring)
-		pass(10 * time.Second)
-		n := len(l.values("ProcessingTime"))
-		lines := l.log.Lines("metrics were dropped")
-		if len(lines) != 2 || !strings.Contains(lines[0], fmt.Sprintf("metric=ProcessingTime values=%d", 33*1024-n)) {
-			t.Errorf("%d values are there, logged %q", n, lines)
-		}
-		if n > 16*2048 || n < 15*2048 {
-			t.Errorf("%d values were kept", n)
-		}
-	})
-}
-
 func TestMetricsExpireAfterTenMinutes(t *testing.T) {
 	inLandscape(t, func(t *testing.T, l *landscape) {
 		l.broker.CreateQueues(monitoring)

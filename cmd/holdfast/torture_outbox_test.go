@@ -75,12 +75,13 @@ func proven(t *testing.T, args ...string) (p provenOutbox) {
 	return p
 }
 
-// Connections to the broker are cut and the database restarts while workers are killed.
+// Connections to the broker are cut and the database restarts while workers are killed. A
+// pace of at most 120 messages a second leaves time for lines of progress, and so for cuts.
 func TestChaosTortureOfAnOutboxWithCutsAndRestarts(t *testing.T) {
 	t.Parallel()
-	messages := "1500"
+	messages, concurrency := "1500", "4"
 	if brokertest.Fault(t) {
-		messages = "10000"
+		messages, concurrency = "10000", "16"
 	}
 	program, node, broker := program(t), brokertest.OwnPostgres(t), brokertest.RabbitMQ(t)
 	u, err := url.Parse(broker)
@@ -89,7 +90,7 @@ func TestChaosTortureOfAnOutboxWithCutsAndRestarts(t *testing.T) {
 	}
 	proxy := brokertest.NewProxy(t, u.Host)
 	cmd := exec.CommandContext(t.Context(), program, "torture", "--json", "--transport", proxy.URL(t, broker), "--outbox", node.URL,
-		"--messages", messages, "--poison", "0", "--failures", "0.05")
+		"--messages", messages, "--poison", "0", "--failures", "0.05", "--concurrency", concurrency, "--handler", "100ms")
 	cmd.Env = append(os.Environ(), transportVar+"=")
 	var out bytes.Buffer
 	cmd.Stdout = &out

@@ -63,11 +63,12 @@ func erlangText(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s)
 }
 
-// Kill ends the node by a crash and starts it again. It first makes RabbitMQ store the names of
-// its quorum queues, which otherwise takes half a second after their declaration.
+// Kill ends the node by a crash and starts it again. It first makes RabbitMQ store its queues and
+// the names of its quorum queues: RabbitMQ 3.10 writes both some time after the declaration (Mnesia
+// its log of transactions, dets its tables).
 func (n RabbitMQNode) Kill() {
 	n.t.Helper()
-	n.Control("eval", "[ok = dets:sync(Table) || Table <- dets:all()].")
+	n.Control("eval", "_ = mnesia:sync_log(), [ok = dets:sync(Table) || Table <- dets:all()].")
 	n.Restart(os.Kill)
 }
 
