@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -12,7 +13,11 @@ import (
 // AppendJSON appends the headers to b as one JSON object of strings, in order.
 // Bytes that are not UTF-8 become U+FFFD, as in encoding/json.
 func (m Map) AppendJSON(b []byte) []byte {
-	b = append(b, '{')
+	size := len("{}")
+	for _, f := range m.fields {
+		size += len(f.Name) + len(f.Value) + len(`"":"",`)
+	}
+	b = append(slices.Grow(b, size), '{') // escapes may need more
 	for i, f := range m.fields {
 		if i > 0 {
 			b = append(b, ',')

@@ -207,6 +207,15 @@ func BenchmarkAppendJSON(b *testing.B) {
 	b.SetBytes(int64(len(buf)))
 }
 
+// A buffer that is too small grows once.
+func BenchmarkAppendJSONToNothing(b *testing.B) {
+	m := sample()
+	b.ReportAllocs()
+	for b.Loop() {
+		_ = m.AppendJSON(nil)
+	}
+}
+
 func BenchmarkParseJSON(b *testing.B) {
 	s := string(sample().AppendJSON(nil))
 	b.SetBytes(int64(len(s)))
