@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -293,14 +292,25 @@ func (s *store) statement(key shape, compose func() string) string {
 	return s.statements.Add(key, compose())
 }
 
+// kind returns a byte of its own for each form that the insert of o can have.
+func (o *out) kind(single bool) (kind byte) {
+	for i, has := range [...]bool{o.timed, o.named, o.foreign, o.leased, o.counted, single && o.lone()} {
+		if has {
+			kind |= 1 << i
+		}
+	}
+	return kind
+}
+
 // composed returns the statement that completes or records the units of g; with single, the one
 // that completes the unit of a handler's transaction.
 func (s *store) composed(g *group, single bool) string {
-	var to strings.Builder
+	to := make([]byte, 0, 128)
 	for _, o := range g.outs {
-		fmt.Fprintf(&to, "%s\x00%t%t%t%t%t%t\x00", o.to.name, o.timed, o.named, o.foreign, o.leased, o.counted, single && o.lone())
+		to = append(to, o.to.name...)
+		to = append(to, 0, o.kind(single))
 	}
-	key := shape{to: to.String(), single: single}
+	key := shape{to: string(to), single: single}
 	if g.queue != nil {
 		key.from, key.counted = g.queue.name, g.queue.filtered.Load()
 	}

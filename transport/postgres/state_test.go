@@ -36,7 +36,7 @@ func recordTx(t *testing.T, c transport.Conn) (tx transport.Tx, states transport
 	tx, err := c.(transport.OutboxStore).BeginStore(t.Context(), transport.OutboxEntry{})
 	ok(t, err)
 	inner, _ := tablequeue.Inner(transport.NewHandlerTx(tx))
-	return tx, tx.(transport.StateStore), inner.(*handlerTx).user
+	return tx, tx.(transport.StateStore), &inner.(*handlerTx).user
 }
 
 // save loads the record, and saves it with a state.

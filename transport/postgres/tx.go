@@ -18,8 +18,8 @@ import (
 // handlerTx is a transaction with its connection, in which a delivery is completed.
 type handlerTx struct {
 	store  *store
-	user   *userTx
-	before reports // of the session
+	user   userTx
+	before *reports // of the session
 
 	mu   sync.Mutex    // guards conn
 	conn *pgxpool.Conn // nil when the transaction is over
@@ -33,8 +33,7 @@ func (s *store) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
 		return nil, fmt.Errorf("postgres: begin: %w", err)
 	}
 	s.standby.look(conn.Conn())
-	h := &handlerTx{store: s, conn: conn, user: &userTx{conn: conn.Conn()}}
-	h.before = reportsOf(conn.Conn())
+	h := &handlerTx{store: s, conn: conn, user: userTx{conn: conn.Conn()}, before: s.reportsOf(conn.Conn())}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open == nil { // Close has ended the others
@@ -144,7 +143,7 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	err := h.store.detector.Once(ctx, units, func() error {
 		err := h.store.detector.CheckDelays(units)
 		if err == nil {
-			err = timerless(h.store.sent(h.store.commit(ctx, conn.Conn(), h.user, u)), u)
+			err = timerless(h.store.sent(h.store.commit(ctx, conn.Conn(), &h.user, u)), u)
 		}
 		if err != nil && !conn.Conn().IsClosed() {
 			_, _ = conn.Exec(ctx, "rollback")
@@ -190,8 +189,9 @@ const (
 	unmarked = "2201F"
 )
 
-// marked are the options of such a transaction.
-var marked = pgx.TxOptions{DeferrableMode: pgx.Deferrable}
+// marked are the options of such a transaction, with the statement, which pgx would otherwise
+// compose for each transaction.
+var marked = pgx.TxOptions{BeginQuery: beginMarked}
 
 // idle is the status of a session outside of a transaction (PostgreSQL 15, "Message Formats",
 // ReadyForQuery).

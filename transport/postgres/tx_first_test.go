@@ -67,7 +67,7 @@ func TestBeginTravelsWithFirstStatement(t *testing.T) {
 				own, err := s.Begin(t.Context())
 				ok(t, err)
 				writes.Store(0)
-				n, err := first(t.Context(), own.(*handlerTx).user)
+				n, err := first(t.Context(), &own.(*handlerTx).user)
 				ok(t, err)
 				if n != 7 {
 					t.Errorf("%s: %d", name, n)

@@ -13,22 +13,36 @@ var reported = [...]string{
 // reports are the values of reported in a session; empty where the server reports none.
 type reports [len(reported)]string
 
-func reportsOf(conn *pgx.Conn) (r reports) {
+// reportsKey is the key of a session's reports in pgx's data of its connection.
+const reportsKey = "holdfast reports"
+
+// reportsOf returns the reports of a session before a transaction. A session of the driver's own
+// pool is read once, because only handlers change such a session, and what they change closes it.
+func (s *store) reportsOf(conn *pgx.Conn) *reports {
+	session := conn.PgConn()
+	r, known := session.CustomData()[reportsKey].(*reports)
+	if known && s.address.pool == nil {
+		return r
+	}
+	if !known {
+		r = new(reports)
+		session.CustomData()[reportsKey] = r
+	}
 	for i, name := range reported {
-		r[i] = conn.PgConn().ParameterStatus(name)
+		r[i] = session.ParameterStatus(name)
 	}
 	return r
 }
 
 // compare notes a setting that a handler's transaction has left in its session and that no
 // statement shows, as by a function.
-func (t *traces) compare(before reports, conn *pgx.Conn) {
+func (t *traces) compare(before *reports, conn *pgx.Conn) {
 	if t.left != "" || conn.IsClosed() {
 		return
 	}
-	for i, value := range reportsOf(conn) {
-		if value != before[i] {
-			t.left = "SET " + reported[i] + " in a function"
+	for i, name := range reported {
+		if conn.PgConn().ParameterStatus(name) != before[i] {
+			t.left = "SET " + name + " in a function"
 			return
 		}
 	}

@@ -41,7 +41,7 @@ func Tx(ctx context.Context, s Session) (pgx.Tx, error) {
 	if !ok {
 		return nil, ErrNotOurs
 	}
-	return own.user, nil
+	return &own.user, nil
 }
 
 // userTx is the transaction that handlers use. It begins with the first statement, and in the same
