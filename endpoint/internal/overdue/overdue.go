@@ -47,11 +47,16 @@ type Call struct {
 	goroutine      uint64
 	state          state
 	began          time.Duration
-	logged         int           // lines about this call
-	loggedDue      time.Duration // the limit that was logged last
-	seen           *string       // the function at the last look
-	seenAt         time.Duration // when the function was seen first
-	loggedSeen     bool          // there is a line about the function
+	looks          *looks // nil before the first look, which few calls see
+}
+
+// looks is what the looks at a call have found.
+type looks struct {
+	logged     int           // lines about the call
+	loggedDue  time.Duration // the limit that was logged last
+	seen       *string       // the function at the last look
+	seenAt     time.Duration // when the function was seen first
+	loggedSeen bool          // there is a line about the function
 }
 
 // state is the state of a call.
@@ -104,8 +109,7 @@ func (w *Watch) Begin(c *Call, queue, message string, goroutine uint64) {
 	now := time.Since(w.start)
 	w.mu.Lock()
 	c.queue, c.message, c.goroutine = queue, message, goroutine
-	c.state, c.logged, c.loggedDue = running, 0, 0
-	c.restart(now)
+	c.state, c.began, c.looks = running, now, nil
 	c.previous, c.next = nil, w.first
 	if w.first != nil {
 		w.first.previous = c
@@ -132,12 +136,6 @@ func (w *Watch) End(c *Call) {
 	c.due.Store(0)
 }
 
-// restart begins the times of the call anew. Called with mu held.
-func (c *Call) restart(now time.Duration) {
-	c.began = now
-	c.seen, c.seenAt, c.loggedSeen = c.function.Load(), now, false
-}
-
 // Suspend has the watch ignore the time of c until Resume is called, because the endpoint's own
 // code runs within the call. Both do nothing for a call that has not begun.
 func (w *Watch) Suspend(c *Call) {
@@ -154,8 +152,10 @@ func (w *Watch) Resume(c *Call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if c.state == suspended {
-		c.state = running
-		c.restart(now)
+		c.state, c.began = running, now
+		if c.looks != nil {
+			c.looks.seen = nil
+		}
 	}
 }
 
@@ -243,16 +243,16 @@ func (w *Watch) report(ctx context.Context) {
 // isNews reports whether a line about l is due, and counts the line. Called with mu held.
 func (c *Call) isNews(l Late) bool {
 	switch {
-	case l.Function && c.loggedSeen, !l.Function && l.Limit > 0 && c.loggedDue == time.Duration(c.due.Load()):
+	case l.Function && c.looks.loggedSeen, !l.Function && l.Limit > 0 && c.looks.loggedDue == time.Duration(c.due.Load()):
 		return false
 	case l.Function:
-		c.loggedSeen = true
+		c.looks.loggedSeen = true
 	case l.Limit > 0:
-		c.loggedDue = time.Duration(c.due.Load())
-	case c.logged >= len(long) || l.Running < long[c.logged]:
+		c.looks.loggedDue = time.Duration(c.due.Load())
+	case c.looks.logged >= len(long) || l.Running < long[c.looks.logged]:
 		return false
 	default:
-		c.logged++
+		c.looks.logged++
 	}
 	return true
 }
@@ -312,12 +312,15 @@ func (w *Watch) each(f func(*Call, Late)) {
 // with mu held.
 func (c *Call) at(now time.Duration) Late {
 	l := Late{Queue: c.queue, Message: c.message, Running: now - c.began, Slot: c.Slot, call: c}
+	if c.looks == nil {
+		c.looks = &looks{}
+	}
 	name := c.function.Load()
-	if name != c.seen {
-		c.seen, c.seenAt, c.loggedSeen = name, now, false
+	if name != c.looks.seen {
+		c.looks.seen, c.looks.seenAt, c.looks.loggedSeen = name, now, false
 	}
 	if name != nil {
-		l.Handler, l.Function, l.Running = *name, true, now-c.seenAt
+		l.Handler, l.Function, l.Running = *name, true, now-c.looks.seenAt
 	} else if handler := c.handler.Load(); handler != nil {
 		l.Handler = *handler
 	}
