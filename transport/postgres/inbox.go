@@ -28,9 +28,9 @@ const inboxVersion = 1
 
 // recordKey returns the statement that records the key $first with its checksum, in a handler's
 // transaction. It waits for another transaction that records the key. It fails if the key is not
-// new, or if the handler has begun another transaction.
+// new.
 func recordKey(inbox *table, first int) string {
-	return fmt.Sprintf("INSERT INTO %s (key, sum) VALUES ($%d::uuid, $%d::int + %s)", inbox.quoted, first, first+1, inMarked)
+	return fmt.Sprintf("INSERT INTO %s (key, sum) VALUES ($%d::uuid, $%d::int)", inbox.quoted, first, first+1)
 }
 
 // recordedBefore reports whether err is that of [recordKey] for a key that is not new.

@@ -256,9 +256,6 @@ func removal(q, inbox *table, outs []*out) string {
 		kept = "(SELECT " + skipsDelete + " FROM " + q.quoted + " AS q WHERE seq = $1 AND lease_id = $2 AND " + byKey + "), "
 	}
 	b.WriteString(" SELECT coalesce((SELECT 1 FROM gone), " + kept + "1 / (random() * 0)::int)")
-	if inbox == nil { // recordKey looks at the transaction, too
-		b.WriteString(" + " + inMarked)
-	}
 	b.WriteString(skips.String())
 	return b.String()
 }

@@ -33,7 +33,7 @@ func (s *store) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
 		return nil, fmt.Errorf("postgres: begin: %w", err)
 	}
 	s.standby.look(conn.Conn())
-	h := &handlerTx{store: s, conn: conn, user: userTx{conn: conn.Conn()}, before: s.reportsOf(conn.Conn())}
+	h := &handlerTx{store: s, conn: conn, user: userTx{conn: conn.Conn()}, before: reportsOf(conn.Conn(), s.address.pool)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open == nil { // Close has ended the others
@@ -136,7 +136,7 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	if conn.Conn().IsClosed() {
 		return fmt.Errorf("postgres: commit: %w", errNoConnection)
 	}
-	if h.user.tx != nil && conn.Conn().PgConn().TxStatus() == idle {
+	if h.user.ended || h.user.tx != nil && conn.Conn().PgConn().TxStatus() == idle {
 		return fmt.Errorf("postgres: commit: %w", errEndedByUser)
 	}
 	units := []*tablequeue.Unit{u}
@@ -151,9 +151,6 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 		return err
 	})
 	if !errors.Is(err, errWrites) {
-		if code(err) == unmarked {
-			return fmt.Errorf("postgres: commit: %w", errEndedByUser)
-		}
 		u.Lost, u.Handled = code(err) == divisionByZero, u.Key != nil && h.store.table(u.Inbox).recordedBefore(err)
 	}
 	if u.Lost || u.Handled {
@@ -178,21 +175,6 @@ var (
 		"leave the end of the transaction to the endpoint, or use a savepoint")
 )
 
-// The transactions of handlers are DEFERRABLE, which changes nothing unless one is SERIALIZABLE and
-// READ ONLY, and such a transaction cannot complete a message. The property is how the statements
-// of the commit recognize the transaction: a handler may have ended it by text, and begun another.
-const (
-	beginMarked = "begin deferrable"
-	// inMarked is 0 in a transaction that is marked, and fails with unmarked in another.
-	inMarked = `pg_catalog.sqrt(CASE pg_catalog.current_setting('transaction_deferrable') WHEN 'on' THEN 0 ELSE -1 END)::int`
-	// unmarked is the code of an argument that a function of powers and roots does not take.
-	unmarked = "2201F"
-)
-
-// marked are the options of such a transaction, with the statement, which pgx would otherwise
-// compose for each transaction.
-var marked = pgx.TxOptions{BeginQuery: beginMarked}
-
 // idle is the status of a session outside of a transaction (PostgreSQL 15, "Message Formats",
 // ReadyForQuery).
 const idle = 'I'
@@ -216,7 +198,7 @@ func (s *store) commit(ctx context.Context, conn *pgx.Conn, user *userTx, u *tab
 	}
 	var b pgx.Batch
 	if user.tx == nil {
-		b.Queue(beginMarked)
+		b.Queue("begin")
 	}
 	groups := s.groups([]*tablequeue.Unit{u})
 	s.lookAtFilters(ctx, groups)
@@ -265,8 +247,6 @@ func (s *store) queueRemoval(b *pgx.Batch, g *group, u *tablequeue.Unit) {
 func (s *store) queueRecord(b *pgx.Batch, g *group, u *tablequeue.Unit) {
 	if g.inbox != nil {
 		b.Queue(g.inbox.record, uuid.Text(u.Key.ID), int32(u.Key.Sum))
-	} else {
-		b.Queue("SELECT " + inMarked)
 	}
 	for _, o := range g.outs {
 		key := shape{to: o.to.name, timed: o.timed, foreign: o.foreign, leased: o.leased, counted: o.counted, lone: o.lone(), single: true}

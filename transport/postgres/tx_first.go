@@ -95,7 +95,7 @@ func (u *userTx) first(args []any) bool {
 // beginWith begins the transaction in one round trip with queries, whose results it returns.
 func (u *userTx) beginWith(ctx context.Context, queries ...*pgx.QueuedQuery) pgx.BatchResults {
 	var b pgx.Batch
-	b.BeginTx(marked)
+	b.BeginTx(pgx.TxOptions{})
 	b.QueuedQueries = append(b.QueuedQueries, queries...)
 	results := u.conn.SendBatch(ctx, &b)
 	if _, u.err = results.Exec(); u.err == nil {

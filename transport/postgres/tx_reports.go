@@ -1,6 +1,9 @@
 package postgres
 
-import "github.com/jackc/pgx/v5"
+import (
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
 
 // reported are the settings whose changes the server reports to its client (PostgreSQL 18,
 // "Asynchronous Operations"), except those that only the server changes. Older servers report some
@@ -16,12 +19,13 @@ type reports [len(reported)]string
 // reportsKey is the key of a session's reports in pgx's data of its connection.
 const reportsKey = "holdfast reports"
 
-// reportsOf returns the reports of a session before a transaction. A session of the driver's own
-// pool is read once, because only handlers change such a session, and what they change closes it.
-func (s *store) reportsOf(conn *pgx.Conn) *reports {
+// reportsOf returns the reports of a session before a transaction. In the driver's own pool a session
+// is read once: only handlers change the session, and the driver closes a changed session. A session
+// of a caller's pool is read each time.
+func reportsOf(conn *pgx.Conn, callers *pgxpool.Pool) *reports {
 	session := conn.PgConn()
 	r, known := session.CustomData()[reportsKey].(*reports)
-	if known && s.address.pool == nil {
+	if known && callers == nil {
 		return r
 	}
 	if !known {
@@ -34,8 +38,8 @@ func (s *store) reportsOf(conn *pgx.Conn) *reports {
 	return r
 }
 
-// compare notes a setting that a handler's transaction has left in its session and that no
-// statement shows, as by a function.
+// compare notes a setting that a handler's transaction has left in its session by a function, so
+// that no statement shows the setting.
 func (t *traces) compare(before *reports, conn *pgx.Conn) {
 	if t.left != "" || conn.IsClosed() {
 		return

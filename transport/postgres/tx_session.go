@@ -17,6 +17,8 @@ type traces struct {
 	left string // the keyword of the first statement that leaves something, or empty
 	by   string // the function that executed the statement
 	role bool   // the transaction has another role than the session: the engine's statements need that of the session
+
+	ended bool // a statement has ended the transaction, after which another one may have begun
 }
 
 // note records what statements of a handler leave in the session, or for the engine's statements in
@@ -35,6 +37,7 @@ func (t *traces) note(sql string) {
 			}
 		}
 		t.role = t.role || changesRole(words)
+		t.ended = t.ended || ends(words)
 	}
 }
 
@@ -114,7 +117,7 @@ func mayLeave(sql string) bool {
 			begins, comment = true, false
 		case !isWord(c): // a statement begins with its first word
 		case i > 0 && isWord(sql[i-1]):
-		case begins && hasWord(sql[i:], "set"):
+		case begins && slices.ContainsFunc(opening[c], func(w string) bool { return hasWord(sql[i:], w) }):
 			return true
 		case slices.ContainsFunc(telling[c], func(w string) bool { return hasWord(sql[i:], w) }):
 			return true
@@ -125,7 +128,11 @@ func mayLeave(sql string) bool {
 	return false
 }
 
-// telling are the words that note looks for, but for SET, by their first letter in either case.
+// opening are the words that note looks for at the beginning of a statement, by their first letter
+// in either case.
+var opening = byLetter("set", "commit", "end", "rollback", "abort")
+
+// telling are the words that note looks for everywhere, in the same way.
 var telling = byLetter(
 	"reset", "listen", "unlisten", "deallocate", "discard", "load", "prepare", "temp", "temporary",
 	"hold", "pg_temp", "pg_advisory_lock", "pg_advisory_lock_shared", "pg_try_advisory_lock",
@@ -189,6 +196,22 @@ func leaves(words []string) string {
 		return "TEMPORARY"
 	}
 	return ""
+}
+
+// ends reports whether a statement ends its transaction.
+func ends(words []string) bool {
+	switch word(words, 0) {
+	case "COMMIT", "END", "ABORT":
+		return true
+	case "PREPARE":
+		return word(words, 1) == "TRANSACTION"
+	case "ROLLBACK":
+		if to := word(words, 1); to == "WORK" || to == "TRANSACTION" {
+			return word(words, 2) != "TO"
+		}
+		return word(words, 1) != "TO"
+	}
+	return false
 }
 
 // createsBy reports whether words, which are before TEMP, create a table or a view. Otherwise TEMP

@@ -103,6 +103,24 @@ func TestStatementsThatMayTakeAnotherRole(t *testing.T) {
 	}
 }
 
+func TestStatementsThatEndTheirTransaction(t *testing.T) {
+	t.Parallel()
+	for sql, want := range map[string]bool{
+		"COMMIT": true, "commit work and chain": true, "END": true, " aborT": true, "ROLLBACK": true,
+		"ROLLBACK WORK": true, "ROLLBACK TRANSACTION AND NO CHAIN": true, "PREPARE TRANSACTION 'a'": true,
+		"SELECT 1;rollback;BEGIN": true, "-- why\nCOMMIT": true,
+		"ROLLBACK TO a": false, "ROLLBACK TO SAVEPOINT a": false, "ROLLBACK WORK TO a": false,
+		"rollback transaction to savepoint a": false, "RELEASE a": false, "SAVEPOINT a": false, "BEGIN": false,
+		"SELECT 'COMMIT'": false, "SELECT CASE WHEN true THEN 1 END": false, "UPDATE t SET commit = 1": false,
+		"CREATE TEMP TABLE t (a int) ON COMMIT DROP": false, "SELECT $$;COMMIT;$$": false,
+	} {
+		var got traces
+		if got.note(sql); got.ended != want {
+			t.Errorf("%q ends its transaction: %v", sql, got.ended)
+		}
+	}
+}
+
 func FuzzStatements(f *testing.F) {
 	for _, sql := range []string{"SET a = 1", "$a$ $a", "/*/**/", "'\\", `"`, "SELECT $1", "E'\\'", "set_config((", "\xff;temp", "0set", "-\rSet", "pg_advisory_lock0"} {
 		f.Add(sql)
@@ -119,7 +137,7 @@ func FuzzStatements(f *testing.F) {
 		}
 		for s, more := (&statementWords{sql: sql}), true; more; {
 			var words []string
-			if words, more = s.next(); leaves(words) != "" || changesRole(words) {
+			if words, more = s.next(); leaves(words) != "" || changesRole(words) || ends(words) {
 				t.Errorf("the first look at %q finds nothing, the second one %q", sql, words)
 			}
 		}

@@ -251,7 +251,16 @@ func TestAForeignTransactionIsNotOurs(t *testing.T) {
 // message is repeated: its messages are not sent, and the error says why.
 func TestATransactionThatItsHandlerEnds(t *testing.T) {
 	t.Parallel()
-	for _, statements := range [][]string{{"ROLLBACK"}, {"COMMIT"}, {"ROLLBACK", "BEGIN"}, {"COMMIT", "BEGIN"}, {"ROLLBACK; BEGIN"}} {
+	for _, statements := range [][]string{
+		{"ROLLBACK"},
+		{"COMMIT"},
+		{"ROLLBACK", "BEGIN"},
+		{"end", "BEGIN"},
+		{"ROLLBACK; BEGIN"},
+		{"abort work and chain"},
+		{"SELECT 1; COMMIT AND CHAIN"},
+		{"/* done */ ROLLBACK AND CHAIN"},
+	} {
 		for _, p := range []Transport{{}, {Pooled: true}} {
 			w := newBiz(t)
 			c := w.openAs(p)

@@ -71,7 +71,7 @@ func (u *userTx) begun(ctx context.Context) (pgx.Tx, error) {
 	case u.isOver():
 		return nil, errOver
 	case u.err == nil && u.tx == nil:
-		u.tx, u.err = u.conn.BeginTx(ctx, marked)
+		u.tx, u.err = u.conn.Begin(ctx)
 	}
 	if u.err == nil && u.lock.wanted {
 		u.lock.wanted = false
@@ -117,5 +117,6 @@ func (u *userTx) LargeObjects() pgx.LargeObjects {
 	return u.tx.LargeObjects()
 }
 
-// Conn returns the connection, for its type map.
+// Conn returns the connection, for its type map. A statement that is executed on the connection
+// itself is not seen: neither a setting that the statement leaves, nor the end of the transaction.
 func (u *userTx) Conn() *pgx.Conn { return u.conn }

@@ -112,11 +112,11 @@ WITH gone AS (
 	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($6::bigint[], $7::text[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[]) AS r(owner, headers, body, at, after, ttl) WHERE r.owner IN (SELECT n FROM gone)) SELECT n FROM gone;
 
 -- complete in a handler's transaction
-WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int) + pg_catalog.sqrt(CASE pg_catalog.current_setting('transaction_deferrable') WHEN 'on' THEN 0 ELSE -1 END)::int;
+WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
 
 -- complete in a handler's transaction, and send to two queues
 WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1), out0 AS (INSERT INTO "app"."out" (headers, body) VALUES ($3, $4)), out1 AS (INSERT INTO "public"."foreign" (id, headers, body, expires) SELECT gen_random_uuid(), r.headers, r.body, CASE WHEN r.ttl > 0 THEN (greatest(statement_timestamp(), CASE WHEN r.at = 0 THEN statement_timestamp() + r.after * interval '1 microsecond'
-	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($5::text[], $6::bytea[], $7::bigint[], $8::bigint[], $9::bigint[]) AS r(headers, body, at, after, ttl)) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int) + pg_catalog.sqrt(CASE pg_catalog.current_setting('transaction_deferrable') WHEN 'on' THEN 0 ELSE -1 END)::int;
+	ELSE timestamptz 'epoch' + r.at * interval '1 microsecond' END) + r.ttl * interval '1 microsecond') AT TIME ZONE 'UTC' END FROM unnest($5::text[], $6::bytea[], $7::bigint[], $8::bigint[], $9::bigint[]) AS r(headers, body, at, after, ttl)) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
 
 -- complete with keys
 WITH held AS MATERIALIZED (
@@ -129,7 +129,7 @@ WITH held AS MATERIALIZED (
 ), out0 AS (INSERT INTO "app"."out" (headers, body) SELECT r.headers, r.body FROM unnest($5::bigint[], $6::text[], $7::bytea[]) AS r(owner, headers, body) WHERE r.owner IN (SELECT n FROM gone)) SELECT n, n IN (SELECT n FROM gone) FROM held;
 
 -- complete in a handler's transaction with a key
-WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1), new AS (INSERT INTO "app"."in.handled" (key, sum) VALUES ($3::uuid, $4::int + pg_catalog.sqrt(CASE pg_catalog.current_setting('transaction_deferrable') WHEN 'on' THEN 0 ELSE -1 END)::int)), out0 AS (INSERT INTO "app"."out" (headers, body) VALUES ($5, $6)) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
+WITH gone AS (DELETE FROM "app"."in" WHERE seq = $1 AND lease_id = $2 AND visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity']) RETURNING 1), new AS (INSERT INTO "app"."in.handled" (key, sum) VALUES ($3::uuid, $4::int)), out0 AS (INSERT INTO "app"."out" (headers, body) VALUES ($5, $6)) SELECT coalesce((SELECT 1 FROM gone), 1 / (random() * 0)::int);
 
 -- record keys
 WITH r AS MATERIALIZED (
@@ -142,7 +142,7 @@ WITH r AS MATERIALIZED (
 ), new AS (INSERT INTO "app"."in.handled" (key, sum) SELECT key, sum FROM r ORDER BY key ON CONFLICT DO NOTHING RETURNING key), gone AS (SELECT r.n FROM r JOIN new USING (key)), out0 AS (INSERT INTO "app"."out" (headers, body, visible_at, delivery_count, lease_id, lease_owner) SELECT r.headers, r.body, statement_timestamp() + $7::bigint * interval '1 microsecond', 1, r.lease, $8::text FROM unnest($3::bigint[], $4::text[], $5::bytea[], $6::bigint[]) AS r(owner, headers, body, lease) WHERE r.owner IN (SELECT n FROM gone) RETURNING seq, lease_id) SELECT n, 0::bigint FROM gone UNION ALL SELECT seq, lease_id FROM out0;
 
 -- record a key in a handler's transaction
-INSERT INTO "app"."in.handled" (key, sum) VALUES ($1::uuid, $2::int + pg_catalog.sqrt(CASE pg_catalog.current_setting('transaction_deferrable') WHEN 'on' THEN 0 ELSE -1 END)::int);
+INSERT INTO "app"."in.handled" (key, sum) VALUES ($1::uuid, $2::int);
 
 -- send in a handler's transaction
 INSERT INTO "app"."out" (headers, body) VALUES ($1, $2);
