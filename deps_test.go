@@ -73,6 +73,10 @@ var rules = []rule{
 		"endpoint/internal/panics", "endpoint/internal/settle", "endpoint/internal/work", "header", "internal/handledid",
 		"internal/pump", "recoverability", "transport",
 	}},
+	{of: "endpoint/internal/throttle", ours: []string{
+		"endpoint/internal/failurelog", "endpoint/internal/notify", "endpoint/internal/settle", "header", "internal/fault",
+		"recoverability",
+	}},
 	{of: "endpoint/internal/names", ours: []string{"recoverability", "transport"}},
 	{of: "endpoint/internal/audit", ours: []string{
 		"endpoint/internal/names", "endpoint/internal/notify", "endpoint/internal/settle", "header", "internal/copies",

@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
+	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
 	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/internal/backoff"
@@ -231,13 +232,30 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 	if out := a.interrupted(ctx, err); out != nil {
 		return out
 	}
-	if !a.throttle(ctx, err) {
+	return a.throttle(ctx, err)
+}
+
+// throttle returns the outcome of an attempt that failed with err. While attempts are limited, the
+// failure uses up no retry, unless another attempt cannot succeed.
+func (a *attempt) throttle(ctx context.Context, err error) outcome {
+	if a.turn.Limit == nil {
 		return failed{err}
 	}
-	if a.throttling.turn.Tries <= retriesInPlace {
-		return again{}
+	f, mendable := a.facts(err), false
+	if a.asFunction(new(overdue.Call), &nameMatchers, func() error {
+		mendable = f.Mendable()
+		return nil
+	}) != nil || !mendable {
+		return failed{err}
 	}
-	return back{throttled{}}
+	switch a.turn.Failed(ctx, &a.Delivery, err, f.Now) {
+	case throttle.Again:
+		return again{}
+	case throttle.Later:
+		return back{throttled{}}
+	case throttle.Counted:
+	}
+	return failed{err}
 }
 
 // repeatable reports whether the transaction of an attempt that failed with err may succeed when it

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
-	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/pipeline"
@@ -27,7 +26,6 @@ type Endpoint struct {
 
 	recoverability recoverability.Config
 	failures       *failurelog.Log
-	limits         throttle.Limits
 	warnings       stateful.Warnings
 
 	receive pipeline.Func[*pipeline.Receive]
@@ -64,7 +62,6 @@ func New(cfg Config) (*Endpoint, error) {
 	}
 	memory := e.recoverability.Memory
 	e.failures = failurelog.New(max(memory.Messages, 8*cfg.Concurrency), memory.Bytes)
-	e.limits = throttle.New(cfg.Recoverability.RateLimit, types.names())
 	e.host = cfg.Host.in(cfg.Name)
 	if err := errors.Join(err, terr, e.checkBodies(), e.compose()); err != nil {
 		return nil, fmt.Errorf("endpoint %q: invalid configuration: %w", cfg.Name, err)

@@ -61,16 +61,18 @@ func (r *roads) composeArrival(l *live) {
 	if l.keys != nil { // after Translate, which may set the type
 		arrives(passKeys, &r.ordinary)
 	}
-	arrives(forwardRow, all...)     // before the rate limit: no handler receives such a message
-	arrives(mayWait, &r.ordinary)   // after forwardRow: a forwarded message does not wait
-	arrives(moveDecided, all...)    // before the rate limit, for the same reason
-	arrives(joinLimit, &r.ordinary) // the quarantine has no rate limit
+	arrives(forwardRow, all...)   // before the rate limit: no handler receives such a message
+	arrives(mayWait, &r.ordinary) // after forwardRow: a forwarded message does not wait
+	arrives(moveDecided, all...)  // before the rate limit, for the same reason
+	if l.throttle.Any() {
+		arrives(joinLimit, &r.ordinary) // the quarantine has no rate limit
+	}
 	// After forwardRow and moveDecided, which need the headers of the quarantine.
 	arrives(leaveQuarantine, &r.quarantine)
 }
 
 func (r *roads) composeAdmission(l *live) {
-	if l.e.limits.Any() {
+	if l.throttle.Any() {
 		r.ordinary.admission = append(r.ordinary.admission, awaitTurn)
 	}
 }
@@ -111,6 +113,9 @@ func startSlowly(_ context.Context, in *incoming) outcome {
 
 func mayWait(_ context.Context, in *incoming) outcome {
 	in.mayWait = true
+	if most := in.live.limits.MaxHold; most > 0 {
+		in.HoldUntil = time.Now().Add(most/2 - in.Slot.Age())
+	}
 	return nil
 }
 
@@ -124,7 +129,45 @@ func moveDecided(ctx context.Context, in *incoming) outcome {
 	return in.recovered(ctx, in.newAttempt().moveDecided(ctx, queue))
 }
 
-func awaitTurn(ctx context.Context, in *incoming) outcome { return in.throttling.await(ctx) }
+// joinLimit sets the limit that applies to the message.
+func joinLimit(_ context.Context, in *incoming) outcome {
+	in.turn.Limit = in.live.throttle.Of(func() string {
+		if t, _ := in.e.types.named(in.Original.Headers.Get(header.EnclosedMessageTypes)); t != nil {
+			return t.name
+		}
+		return "" // not registered
+	})
+	return nil
+}
+
+// awaitTurn waits, without a slot, until the rate limit allows an attempt. The message waits here
+// however often the answer of the limit changes: no attempt is made for that.
+func awaitTurn(ctx context.Context, in *incoming) outcome {
+	waited := in.turn.Tries > 0
+	for {
+		d, changed, yields := in.turn.Wait(time.Now())
+		if d == 0 {
+			break
+		}
+		if yields {
+			return back{throttled{}}
+		}
+		waited = true
+		in.giveUpKeys() // the message whose turn it is may need them
+		in.Slot.Free()
+		switch in.await(ctx, d, changed) {
+		case happened:
+		case late:
+			return back{throttled{}}
+		case stopping, canceled:
+			return in.cutShort(ctx)
+		}
+	}
+	if waited && in.Slot.Regain(ctx) != nil {
+		return in.cutShort(ctx)
+	}
+	return nil
+}
 
 func startClock(_ context.Context, a *attempt) (outcome, error) {
 	a.audited = audit.Copied{StartedAt: time.Now(), Headers: &a.receive.Audit}

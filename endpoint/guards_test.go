@@ -21,9 +21,9 @@ func TestGuardsAreAskedInOrder(t *testing.T) {
 	all := &live{
 		e: &Endpoint{
 			sender: sender{cfg: Config{AuditQueue: "audit", Transactions: None}},
-			limits: throttle.New(recoverability.RateLimit{After: 1}, nil),
 		},
-		keys: new(keylock.Locks), slow: new(pump.SlowStart), outbox: new(outbox), inbox: new(inbox.Inbox),
+		throttle: throttle.New(recoverability.RateLimit{After: 1}, nil, nil),
+		keys:     new(keylock.Locks), slow: new(pump.SlowStart), outbox: new(outbox), inbox: new(inbox.Inbox),
 		quarantine: new(quarantine), translate: func(*transport.Message) {},
 	}
 	for _, tt := range []struct {
@@ -32,7 +32,7 @@ func TestGuardsAreAskedInOrder(t *testing.T) {
 		want []string
 	}{
 		{"without options", &live{e: new(Endpoint)}, []string{
-			"ordinary arrival: forwardRow mayWait moveDecided joinLimit",
+			"ordinary arrival: forwardRow mayWait moveDecided",
 			"ordinary admission:",
 			"ordinary attempt: refuseUndecodable",
 			"quarantine arrival: forwardRow moveDecided leaveQuarantine",

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/internal/safelog"
 	"github.com/holdfast-go/holdfast/transport"
@@ -106,14 +105,14 @@ func (l *live) addTo(h *Health) {
 		h.bad("failed messages that cannot be settled: %d", n)
 	}
 	l.addHeld(h)
-	l.e.limits.Each(func(limit *throttle.Limit, since time.Time, failures int) {
-		h.RateLimits = append(h.RateLimits, RateLimitHealth{limit.Type, since, failures})
+	for _, limit := range l.throttle.States() {
+		h.RateLimits = append(h.RateLimits, RateLimitHealth(limit))
 		limited := "messages"
 		if limit.Type != "" {
 			limited = fmt.Sprintf("messages of type %q", limit.Type)
 		}
-		h.bad("%s are attempted one at a time since %s, after failures in a row", limited, since.UTC().Format(time.RFC3339))
-	})
+		h.bad("%s are attempted one at a time since %s, after failures in a row", limited, limit.Since.UTC().Format(time.RFC3339))
+	}
 }
 
 func queueHealth(queue string, s pump.Stats) QueueHealth {

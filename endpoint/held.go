@@ -83,7 +83,7 @@ func (r *recovery) beginHold(ctx context.Context, err error) (w waits, ok bool) 
 func (in *incoming) hold(ctx context.Context, w waits) {
 	x, place := w.move, w.place
 	defer func() { in.endHold(ctx, place.Leave()) }()
-	in.throttling.pass()
+	in.turn.Pass()
 	look := time.NewTicker(heldLook)
 	defer look.Stop()
 	for {
@@ -99,7 +99,7 @@ func (in *incoming) hold(ctx context.Context, w waits) {
 			}
 			return
 		case <-look.C:
-			if in.deliveryLost() {
+			if in.IsLost() {
 				in.Drop()
 				return
 			}
@@ -127,11 +127,6 @@ func (in *incoming) endHold(ctx context.Context, s *held.State) {
 		in.Log.InfoContext(ctx, "no failed message waits for an error queue any more", slog.String("queue", s.Queue),
 			slog.Duration("after", time.Since(s.Since)), slog.Int("moved", s.Accepted))
 	}
-}
-
-func (in *incoming) deliveryLost() bool {
-	d, ok := in.Received.(transport.LossDetector)
-	return ok && d.Lost()
 }
 
 // deliveryEndsSoon reports whether the broker is about to deliver the message again: after three

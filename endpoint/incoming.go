@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
+	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/pump"
@@ -25,7 +26,7 @@ type incoming struct {
 	live *live
 	road *road // its guards; nil in the driver's own queues
 
-	throttling throttling // the zero value where attempts are never limited
+	turn       throttle.Turn
 	keys       keylock.Held
 	keysEnded  way // how the message returns, if its wait has ended without the keys
 	conflicts  conflicts

@@ -3,9 +3,11 @@ package endpoint
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -40,7 +42,7 @@ func (l *live) handleExclusively(
 // process makes attempts at the message, as far as the guards of the road let it, until the message
 // is settled, or left to the broker to deliver again.
 func (in *incoming) process(ctx context.Context, r *road) {
-	defer in.throttling.pass()
+	defer in.turn.Pass()
 	defer in.giveUpKeys()
 	if in.road = r; in.arrive(ctx, r.arrival) {
 		in.repeat(ctx)
@@ -157,15 +159,40 @@ func (in *incoming) giveBack(ctx context.Context, by way) outcome {
 	case behind:
 		in.Postpone(ctx, by.queue)
 	case untouched:
-		if in.exclusive == nil && !in.live.limits.FreeRelease && in.throttling.deferrable() {
-			return in.throttling.copyFor(ctx, by.after)
+		if in.exclusive == nil && !in.live.limits.FreeRelease && in.live.limits.MaxDelay > 0 {
+			return in.copyLater(ctx, by.after)
 		}
 		in.Release(ctx)
 	case throttled:
-		return in.throttling.postpone(ctx)
+		if in.live.limits.MaxDelay > 0 {
+			return in.copyLater(ctx, in.turn.Deferral(time.Now()))
+		}
+		in.turn.Remember(&in.Delivery)
+		in.Release(ctx)
 	case stuck:
 		in.requeue(ctx, by)
 	}
+	return over{}
+}
+
+// copyLater completes the message with a copy of it that is due after a while, with no retry used
+// up. If the copy is refused, the outcome is another one.
+func (in *incoming) copyLater(ctx context.Context, after time.Duration) outcome {
+	after = min(after, in.live.limits.MaxDelay)
+	later := in.CopyTo(in.Queue, in.turn.Headers(&in.Delivery), after)
+	err := in.Complete(ctx, nil, []transport.Operation{later})
+	switch {
+	case err == nil:
+	case copies.OfMessage(err):
+		return in.moveRefused(ctx, &copies.CopyError{Doing: "the message could not be postponed", Err: err})
+	default:
+		return back{in.keep(ctx, err)}
+	}
+	if !in.LostLease() {
+		in.e.failures.Forget(in.FailureKey()) // the copy carries them
+	}
+	in.Log.DebugContext(ctx, "a message is postponed, without a retry used up",
+		slog.String("message", in.LogID()), slog.Duration("after", after))
 	return over{}
 }
 
@@ -175,9 +202,8 @@ func (in *incoming) succeeded(ctx context.Context) {
 	if in.exclusive == nil {
 		in.live.slow.Succeeded(n)
 	}
-	remembered := in.throttling.limit != nil && !in.throttling.deferrable()
-	if in.exclusive != nil || (n > 1 || in.inline > 0) && !in.LostLease() || remembered {
+	if in.exclusive != nil || (n > 1 || in.inline > 0) && !in.LostLease() || in.turn.IsRemembered() {
 		in.ForgetFailures()
 	}
-	in.throttling.succeeded(ctx)
+	in.turn.Succeeded(ctx, &in.Delivery)
 }

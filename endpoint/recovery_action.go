@@ -155,7 +155,7 @@ func (r *recovery) impossible(action recoverability.Action) string {
 	case recoverability.Retry:
 		return noRetries
 	case recoverability.RetryInline:
-		if until := r.throttling.until; noRetries == "" && !until.IsZero() && time.Now().Add(a.For).After(until) {
+		if until := r.HoldUntil; noRetries == "" && !until.IsZero() && time.Now().Add(a.For).After(until) {
 			return "the broker would deliver the message again before the inline retry: use resilience.Deferred for its type"
 		}
 		return noRetries

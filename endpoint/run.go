@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/notify"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
+	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -43,12 +44,13 @@ type live struct {
 	auditor   audit.Auditor
 	calls     *overdue.Watch // of the user's functions
 	notifier  *notify.Notifier
-	held      atomic.Int64   // failed messages that could be neither settled nor moved and are not yet released
-	room      held.Room      // failed messages that wait for their error queue
-	exits     held.Exits     // of these
-	sources   []source       // of the endpoint's own queues
-	reports   sync.WaitGroup // those of rate limits
-	budget    *pump.Budget   // of all received messages
+	held      atomic.Int64 // failed messages that could be neither settled nor moved and are not yet released
+	room      held.Room    // failed messages that wait for their error queue
+	exits     held.Exits   // of these
+	sources   []source     // of the endpoint's own queues
+	throttle  throttle.Limits
+	limiting  throttle.Shared // of these limits
+	budget    *pump.Budget    // of all received messages
 
 	recoverability recoverability.Config // without what the transport and the transaction mode do not offer
 
@@ -128,6 +130,8 @@ func newLive(ctx context.Context, e *Endpoint, conn transport.Conn, outbox *outb
 		Conn: conn, Log: e.cfg.Logger, Failures: e.failures, OnError: l.auditor.Failed, TxElsewhere: outbox != nil,
 		Deadlines: settle.Deadlines{Parent: context.WithoutCancel(ctx)},
 	}
+	l.limiting.Notifier, l.limiting.MaxDelay = l.notifier, l.limits.MaxDelay
+	l.throttle = throttle.New(e.cfg.Recoverability.RateLimit, e.types.names(), &l.limiting)
 	if slices.ContainsFunc(e.cfg.Handlers, func(h Handler) bool { return h.key != nil }) {
 		l.keys = new(keylock.Locks)
 	}
@@ -212,6 +216,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 		defer func() { err = errors.Join(err, l.relay.receiver.Close()) }()
 	}
 	l.sources, l.satellites = sources, l.newSatellites()
+	l.limiting.SetSerial = serial(sources)
 	if queue := l.e.quarantineQueue(); queue != "" {
 		l.quarantine = &quarantine{live: l, queue: l.names.Of(queue), moved: make(chan struct{}, 1)}
 		l.slow = new(pump.SlowStart)
@@ -236,6 +241,6 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	}
 	<-ctx.Done()
 	wg.Wait()
-	l.reports.Wait()
+	l.limiting.WaitForReports()
 	return err
 }

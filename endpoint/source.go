@@ -57,6 +57,15 @@ func (s source) addTo(h *Health) {
 	}
 }
 
+// serial returns the function that sets whether the sources start one message at a time.
+func serial(sources []source) func(bool) {
+	return func(on bool) {
+		for _, s := range sources {
+			s.SetSerial(on)
+		}
+	}
+}
+
 func closeAll(sources []source) error {
 	var errs []error
 	for _, s := range sources {

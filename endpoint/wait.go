@@ -46,7 +46,7 @@ func (in *incoming) await(ctx context.Context, d time.Duration, event <-chan str
 	if in.CompletedFirst() {
 		return awaitFirst(ctx, d, event, nil, time.Time{})
 	}
-	return awaitFirst(ctx, d, event, in.Slot.Stopping(), in.throttling.until)
+	return awaitFirst(ctx, d, event, in.Slot.Stopping(), in.HoldUntil)
 }
 
 // awaitFirst waits until d has passed, event or stop is closed, until has come, or ctx ends. The

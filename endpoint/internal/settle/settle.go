@@ -81,6 +81,9 @@ type Delivery struct {
 	Slot     *pump.Slot
 	// FailureCounted: the failure of the message is counted, so that a lost lease does not count.
 	FailureCounted bool
+	// HoldUntil is the time at which the message must have left, because the broker is about to
+	// deliver the message again; zero is never.
+	HoldUntil time.Time
 
 	state state
 	busy  *transport.BusyError // why the last call of Complete failed, if a queue takes no messages
@@ -270,6 +273,12 @@ func (d *Delivery) loseLease(ctx context.Context, err error) {
 func (d *Delivery) Lose(ctx context.Context, cause error) {
 	d.loseLease(ctx, cause)
 	_ = d.Received.Retry(d.Context()) // fails, because the lease is lost
+}
+
+// IsLost reports whether the driver knows that the delivery is lost.
+func (d *Delivery) IsLost() bool {
+	detector, ok := d.Received.(transport.LossDetector)
+	return ok && detector.Lost()
 }
 
 // Drop ends a held message whose delivery is lost. The failure of the message is counted already.

@@ -13,28 +13,28 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // until returns the wait of a message that gets the turn.
 func until(l *Limit, now time.Time) time.Duration {
 	var t Turn
-	defer l.Pass(&t)
-	wait, _ := l.Wait(&t, now)
+	defer l.pass(&t)
+	wait, _ := l.wait(&t, now)
 	return wait
 }
 
 // A limit begins after failures in a row, and ends with a success.
 func TestALimitEndsWithASuccess(t *testing.T) {
-	l := newLimit(recoverability.RateLimit{After: 3, Delay: 10 * time.Second}, "")
+	l := newLimit(recoverability.RateLimit{After: 3, Delay: 10 * time.Second}, "", nil)
 	limited := func() bool { since, _ := l.state(); return !since.IsZero() }
 	for range 2 { // afterwards it is as if nothing had been
-		if l.Failed("a", noon) || l.Failed("b", noon) || limited() {
+		if l.failed("a", noon) || l.failed("b", noon) || limited() {
 			t.Fatal("limited after two failures")
 		}
-		if l.Succeeded() {
+		if l.succeeded() {
 			t.Error("a limit ended that had not begun")
 		}
-		l.Failed("a", noon)
-		l.Failed("b", noon)
-		if l.Failed("c", noon) {
+		l.failed("a", noon)
+		l.failed("b", noon)
+		if l.failed("c", noon) {
 			t.Error("the failure that begins the limit uses up no retry")
 		}
-		if !limited() || !l.Failed("c", noon.Add(time.Minute)) {
+		if !limited() || !l.failed("c", noon.Add(time.Minute)) {
 			t.Error("not limited after three failures")
 		}
 		if got := until(l, noon.Add(time.Minute+4*time.Second)); got != 6*time.Second {
@@ -43,23 +43,23 @@ func TestALimitEndsWithASuccess(t *testing.T) {
 		if got := until(l, noon.Add(time.Hour)); got != 0 {
 			t.Errorf("the next attempt is due in %v", got)
 		}
-		if !l.Succeeded() || limited() || until(l, noon) != 0 {
+		if !l.succeeded() || limited() || until(l, noon) != 0 {
 			t.Error("a success did not end the limit")
 		}
 	}
 }
 
 func TestOneMessageAloneDoesNotBeginALimit(t *testing.T) {
-	l := newLimit(recoverability.RateLimit{After: 3}, "")
+	l := newLimit(recoverability.RateLimit{After: 3}, "", nil)
 	for range 100 {
-		if l.Failed("a", noon) {
+		if l.failed("a", noon) {
 			t.Fatal("limited")
 		}
 	}
-	if l.Failed("a", noon.Add(recoverability.DefaultRateLimitDelay)); until(l, noon) != 0 {
+	if l.failed("a", noon.Add(recoverability.DefaultRateLimitDelay)); until(l, noon) != 0 {
 		t.Error("limited by the failures of one message within Wait")
 	}
-	l.Failed("b", noon)
+	l.failed("b", noon)
 	if since, n := l.state(); since.IsZero() || n != 102 {
 		t.Errorf("limited since %v after %d failures, with two messages that fail", since, n)
 	}
@@ -67,15 +67,15 @@ func TestOneMessageAloneDoesNotBeginALimit(t *testing.T) {
 
 // Failures of one message over more than the wait begin a limit.
 func TestFailuresOfOneMessageBeginALimit(t *testing.T) {
-	l := newLimit(recoverability.RateLimit{After: 3, Delay: time.Second}, "")
-	l.Failed("a", noon)
-	l.Failed("a", noon)
-	l.Succeeded()
+	l := newLimit(recoverability.RateLimit{After: 3, Delay: time.Second}, "", nil)
+	l.failed("a", noon)
+	l.failed("a", noon)
+	l.succeeded()
 	for n := range 3 {
 		if since, _ := l.state(); !since.IsZero() {
 			t.Errorf("limited after %d failures", n)
 		}
-		l.Failed("a", noon.Add(time.Duration(n)*time.Second))
+		l.failed("a", noon.Add(time.Duration(n)*time.Second))
 	}
 	if since, n := l.state(); since.IsZero() || n != 3 {
 		t.Errorf("limited since %v after %d failures", since, n)
@@ -83,14 +83,14 @@ func TestFailuresOfOneMessageBeginALimit(t *testing.T) {
 }
 
 func TestADeferralGrowsWithTheOutageUpToABound(t *testing.T) {
-	l := newLimit(recoverability.RateLimit{After: 2, Delay: 4 * time.Second}, "")
-	l.Failed("a", noon)
-	l.Failed("b", noon)
+	l := newLimit(recoverability.RateLimit{After: 2, Delay: 4 * time.Second}, "", nil)
+	l.failed("a", noon)
+	l.failed("b", noon)
 	for lasted, want := range map[time.Duration]time.Duration{
 		0: 4 * time.Second, 15 * time.Second: 4 * time.Second, time.Minute: 15 * time.Second,
 		10 * time.Minute: 150 * time.Second, 24 * time.Hour: 5 * time.Minute,
 	} {
-		if got := l.Deferral(noon.Add(lasted)); got != want {
+		if got := l.deferral(noon.Add(lasted)); got != want {
 			t.Errorf("after %v a message is put off for %v, want %v", lasted, got, want)
 		}
 	}
@@ -110,8 +110,7 @@ func TestThrottledFailuresAreExhaustedByNumberAndByTime(t *testing.T) {
 		{limit: recoverability.RateLimit{MaxFailures: 2}, of: fault.Throttled{Failures: 1, Since: noon}, want: true},
 		{limit: recoverability.RateLimit{MaxTime: time.Hour}, of: fault.Throttled{Failures: 1, Since: noon.Add(-30 * time.Minute)}},
 	} {
-		earlier := func(time.Time) fault.Throttled { return c.of }
-		if got := newLimit(c.limit, "").Exhausted(&Turn{}, noon, earlier); got != c.want {
+		if got := newLimit(c.limit, "", nil).isExhausted(c.of.Add(noon), noon); got != c.want {
 			t.Errorf("%+v of %+v: exhausted is %t", c.of, c.limit, got)
 		}
 	}
