@@ -131,8 +131,11 @@ func (p *pkg) circle() float64 {
 		references[f.name] = map[string]int{}
 	}
 	for name, object := range p.info.Uses {
+		if object.Pkg() != p.types || isLocal(object) {
+			continue
+		}
 		from, to := p.fileOf(name.Pos()), p.fileOf(object.Pos())
-		if isLocal(object) || from == to || references[from] == nil || references[to] == nil {
+		if from == to || references[from] == nil || references[to] == nil {
 			continue
 		}
 		references[from][to]++
@@ -150,11 +153,8 @@ func (p *pkg) circle() float64 {
 	return percent(within, all)
 }
 
-// isLocal reports whether an object belongs to a function or to another package.
+// isLocal reports whether an object of the package belongs to a function or a file.
 func isLocal(o types.Object) bool {
-	if o.Pkg() == nil {
-		return true
-	}
 	switch o := o.(type) {
 	case *types.PkgName, *types.Label:
 		return true

@@ -25,6 +25,7 @@ type pkg struct {
 	path  string // within the module; "." is the module's root
 	set   *token.FileSet
 	files []file
+	types *types.Package
 	info  types.Info
 }
 
@@ -123,7 +124,8 @@ func read(l listed, set *token.FileSet, imports types.Importer) (*pkg, error) {
 		p.files = append(p.files, file{name, f, strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")})
 	}
 	checker := types.Config{Importer: imports}
-	if _, err := checker.Check(l.ImportPath, set, syntax, &p.info); err != nil {
+	var err error
+	if p.types, err = checker.Check(l.ImportPath, set, syntax, &p.info); err != nil {
 		return nil, err
 	}
 	return p, nil
