@@ -77,6 +77,9 @@ var rules = []rule{
 		"endpoint/internal/failurelog", "endpoint/internal/notify", "endpoint/internal/settle", "header", "internal/fault",
 		"recoverability",
 	}},
+	{of: "endpoint/internal/outage", ours: []string{
+		"endpoint/internal/settle", "endpoint/internal/work", "internal/backoff", "internal/errtree", "internal/stateful", "transport",
+	}},
 	{of: "endpoint/internal/names", ours: []string{"recoverability", "transport"}},
 	{of: "endpoint/internal/audit", ours: []string{
 		"endpoint/internal/names", "endpoint/internal/notify", "endpoint/internal/settle", "header", "internal/copies",

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
+	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
@@ -98,7 +99,7 @@ func (a *attempt) handle(ctx context.Context) (out outcome, err error) {
 	}
 	a.session.unit.UndoFailed(ctx)
 	ops, tx := a.session.unit.End()
-	if tx == nil { // an open transaction is part of the work: it keeps the slot
+	if tx == nil { // an open transaction is part of the work, and keeps the slot
 		a.leaveLimit()
 		a.Slot.Free()
 	}
@@ -158,13 +159,12 @@ func (a *attempt) finish(ctx context.Context, ops []transport.Operation) error {
 		recorder.RecordHandled("", nil) // the message may be completed with a copy for later
 		return a.session.unit.Fail(&work.CommitError{Err: err})
 	}
-	a.live.outage.committed()
+	a.live.outage.Committed()
 	return nil
 }
 
-// dispatchAll is the end of the Dispatch stage: the operations are sent, and the message that they
-// belong to is completed. Operations that belong to no message are sent at once, or in the caller's
-// transaction.
+// dispatchAll is the end of the Dispatch stage: the operations of a message are sent, and the
+// message is completed. Operations of no message are sent at once, or in the caller's transaction.
 func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error {
 	if d.Incoming != nil {
 		a := attemptOf(d.Incoming)
@@ -190,12 +190,12 @@ func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error 
 	return copies.Single(err)
 }
 
-// fail returns the outcome of an attempt that ended with err. It rolls the transaction back, and
-// frees the slot unless the next attempt is made in it at once.
+// fail returns the outcome of an attempt that ended with err. The transaction is rolled back. The
+// slot is freed, unless the next attempt is made at once.
 func (a *attempt) fail(ctx context.Context, err error) outcome {
 	a.leaveLimit()
-	repeatable := a.repeatable(err)
-	alone := a.failsAlone(ctx, err, repeatable)
+	db, repeatable := a.live.outage, a.repeatable(err)
+	alone := db.FailsAlone(ctx, &a.Delivery, &a.session.unit, err, repeatable)
 	if !a.Over() && (alone || repeatable) {
 		switch {
 		case a.conflicts.n < maxConflicts && (!alone || !timedOut(err)):
@@ -204,9 +204,8 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 		case isConflict(err) && !a.CompletedFirst():
 			a.session.unit.Rollback(ctx)
 			return a.contended(ctx, err)
-		case !alone && a.breaksAlone(ctx, err):
-			err = &brokenError{errtree.Mark{Err: err}}
-			alone = true
+		case !alone && db.BreaksAlone(ctx, &a.Delivery, &a.session.unit, err):
+			err, alone = outage.BlameConnection(err), true
 		}
 	}
 	a.Slot.Free()
@@ -222,17 +221,34 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 		return back{behind{queue}}
 	}
 	if alone {
-		err = loneError(err)
-	} else if down := a.storeAway(ctx, tx, err); down != nil && ctx.Err() == nil {
-		if a.isImpeded(ctx, tx, down) {
-			return a.impeded(ctx, err)
-		}
-		return a.afterOutage(ctx, down)
+		err = outage.BlameMessage(err)
+	} else if out := a.awaitDatabase(ctx, tx, err); out != nil {
+		return out
 	}
 	if out := a.interrupted(ctx, err); out != nil {
 		return out
 	}
 	return a.throttle(ctx, err)
+}
+
+// awaitDatabase returns the outcome of an attempt that failed because the database of the outbox or
+// inbox cannot be used; nil of any other attempt. The message waits, without a slot, until the
+// database answers. While the database stores other rows, the message waits for a time.
+func (a *attempt) awaitDatabase(ctx context.Context, tx transport.Tx, err error) outcome {
+	db := a.live.outage
+	down := db.Down(ctx, &a.Delivery, &a.session.unit, tx, err)
+	if down == nil || ctx.Err() != nil {
+		return nil
+	}
+	w := &wait{late: untouched{outage.MaxPause}}
+	if !db.IsImpeded(ctx, tx, down) {
+		w.after, w.event, w.keeps = forever, db.Began(ctx, down), keepsKeys
+		return again{w}
+	}
+	if w.after, err = a.impediment.Next(ctx, &a.Delivery, err); err != nil {
+		return failed{err}
+	}
+	return again{w}
 }
 
 // throttle returns the outcome of an attempt that failed with err. While attempts are limited, the
@@ -258,9 +274,9 @@ func (a *attempt) throttle(ctx context.Context, err error) outcome {
 	return failed{err}
 }
 
-// repeatable reports whether the transaction of an attempt that failed with err may succeed when it
-// is repeated. After a commit with an unknown outcome, and one that another delivery of the message
-// was ahead of, the next attempt finds that the message was handled.
+// repeatable reports whether the transaction of an attempt that failed with err may succeed when
+// the attempt is repeated. After a commit with an unknown outcome, and after the commit of another
+// delivery of the message, the next attempt finds that the message was handled.
 func (a *attempt) repeatable(err error) bool {
 	if stored := a.session.unit.Failure(); a.session.unit.Key != nil &&
 		(errors.Is(stored, transport.ErrAlreadyHandled) || errors.Is(stored, transport.ErrOutcomeUnknown)) {
@@ -285,7 +301,7 @@ func (a *attempt) origin() fault.Frame {
 }
 
 // interrupted returns the outcome of an attempt that was cut short, which is no failure of the
-// message; nil of any other. A message that was completed first cannot return to its queue.
+// message; nil of any other attempt. A message that was completed first cannot return to its queue.
 func (a *attempt) interrupted(ctx context.Context, err error) outcome {
 	switch cause := context.Cause(ctx); {
 	case cause == nil || a.CompletedFirst():
@@ -297,12 +313,12 @@ func (a *attempt) interrupted(ctx context.Context, err error) outcome {
 	return nil
 }
 
-// isCanceled and isStopping match the errors of a handler that ended because its context did. The
-// error is the user's, and may be any: it may wrap itself.
+// isCanceled and isStopping match the errors of a handler that ended because its context ended. The
+// error is the user's, and may wrap itself.
 var isCanceled, isStopping = recoverability.Is(context.Canceled), recoverability.Is(pump.ErrStopping)
 
-// enterLimit waits until the type's limiter, if there is one, admits the message. A behavior may
-// have the message decoded again, after which it may be of another type.
+// enterLimit waits until the limiter of the type, if any, admits the message. A behavior may have
+// the message decoded again, perhaps as another type.
 func (a *attempt) enterLimit(ctx context.Context, l *typelimit.Limiter) error {
 	if l == nil || a.limiter == l {
 		return nil
@@ -326,10 +342,10 @@ func (a *attempt) leaveLimit() {
 // maxConflicts bounds the attempts at one delivery whose transaction lost a conflict.
 const maxConflicts = 10
 
-// conflicts counts them. Lost conflicts use up no retry.
+// conflicts counts the lost conflicts of a delivery, which use up no retry.
 type conflicts struct {
 	n     int
-	pause backoff.Backoff // jittered, so that two transactions that met do not meet again
+	pause backoff.Backoff // jittered, so that two transactions do not meet again
 }
 
 // afterConflict returns the outcome of an attempt whose transaction was rolled back because of err.

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// A guard lets a message go on, or has the outcome with which its processing ends. A nil outcome is
-// that the message goes on.
+// A guard lets a message go on, or ends its processing with an outcome. If the outcome is nil, the
+// message goes on.
 type (
 	// arrivalGuard is asked once for each delivery.
 	arrivalGuard func(ctx context.Context, in *incoming) outcome
@@ -30,7 +30,7 @@ type road struct {
 	attempt   []attemptGuard
 }
 
-// roads are those of an endpoint.
+// roads are the roads of an endpoint.
 type roads struct {
 	ordinary   road
 	quarantine road
@@ -141,7 +141,7 @@ func joinLimit(_ context.Context, in *incoming) outcome {
 }
 
 // awaitTurn waits, without a slot, until the rate limit allows an attempt. The message waits here
-// however often the answer of the limit changes: no attempt is made for that.
+// however often the answer of the limit changes.
 func awaitTurn(ctx context.Context, in *incoming) outcome {
 	waited := in.turn.Tries > 0
 	for {

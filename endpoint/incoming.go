@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
+	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/header"
@@ -17,8 +18,8 @@ import (
 )
 
 // incoming is a delivery in process: everything that its attempts share. The first attempt is
-// allocated with it. Each further one is new, with a session of its own, because a goroutine
-// that outlives an attempt may still use its session.
+// allocated with the delivery. Each further attempt is new, with a new session, because a goroutine
+// that outlives an attempt may still use the session.
 type incoming struct {
 	settle.Delivery
 
@@ -30,7 +31,7 @@ type incoming struct {
 	keys       keylock.Held
 	keysEnded  way // how the message returns, if its wait has ended without the keys
 	conflicts  conflicts
-	impediment impediment
+	impediment outage.Impediment
 	exclusive  *exclusive // nil outside quarantine
 	mayWait    bool       // for its error queue, without a slot
 	cleared    bool       // a suspect that the quarantine did not take

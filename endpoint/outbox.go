@@ -10,6 +10,8 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
 	"github.com/holdfast-go/holdfast/endpoint/internal/inbox"
+	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
+	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -33,7 +35,7 @@ type outbox struct {
 	destinations destinations
 	book         destination.Book // of the destinations that the relay sends to
 	backlog      backlog
-	outage       *outage // of the database
+	outage       *outage.Database
 }
 
 // openOutbox connects to the database of the outbox. It returns nil where none is configured.
@@ -120,14 +122,14 @@ func (l *live) prepareOutbox(ctx context.Context) error {
 	}
 	if err == nil && l.inbox != nil {
 		if err = l.inbox.Verify(ctx); err != nil {
-			err = fmt.Errorf("inbox %q: %w", l.inbox.Name, granted(err))
+			err = fmt.Errorf("inbox %q: %w", l.inbox.Name, work.WithAdvice(err))
 		}
 	}
 	if err == nil {
 		err = l.openTimers(ctx)
 	}
 	if l.outbox != nil || l.inbox != nil {
-		l.outage = l.newOutage(ctx)
+		l.outage = newOutage(ctx, l)
 		if l.outbox != nil {
 			l.outbox.outage = l.outage
 		}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/transport"
@@ -265,7 +266,7 @@ func (r *relay) noteRemoval(ctx context.Context, err error) {
 	r.removal.note(err)
 	if before == nil && err != nil {
 		r.live.e.cfg.Logger.WarnContext(ctx, "messages of the outbox were sent, and cannot be removed from it at the moment: "+
-			"it is tried again, because they would be sent again", slog.Any("error", granted(err)))
+			"it is tried again, because they would be sent again", slog.Any("error", work.WithAdvice(err)))
 	}
 }
 

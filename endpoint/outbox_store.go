@@ -52,7 +52,7 @@ func (o *outbox) commit(ctx context.Context, u *work.Unit, tx transport.Tx, ops,
 	if err != nil {
 		return u.Fail(&work.CommitError{Err: fmt.Errorf("commit in outbox %q: %w", o.queue, err)})
 	}
-	o.outage.committed()
+	o.outage.Committed()
 	return nil
 }
 

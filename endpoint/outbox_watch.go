@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
+	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
+	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/handledid"
 	"github.com/holdfast-go/holdfast/internal/uuid"
@@ -80,6 +82,16 @@ func (o *outbox) overfull() error {
 	return err
 }
 
+// newOutage returns the database of the outbox or inbox, with the questions to it.
+func newOutage(ctx context.Context, l *live) *outage.Database {
+	of := "outbox"
+	if l.outbox == nil {
+		of = "inbox"
+	}
+	q := outage.Questions{Probe: l.probe, Stores: l.stores, StoresRecords: l.storesRecords}
+	return outage.New(ctx, of, q, l.e.cfg.Logger)
+}
+
 // probe asks the database of the outbox and inbox whether it answers.
 func (l *live) probe(ctx context.Context) error {
 	if err := l.outbox.overfull(); err != nil {
@@ -95,18 +107,6 @@ func (l *live) probe(ctx context.Context) error {
 	}
 	_, err := inspector.Inspect(ctx, l.outbox.queue)
 	return err
-}
-
-// usable is probe, and asks also whether the database commits: a standby and a full disk answer and
-// do not.
-func (l *live) usable(ctx context.Context) error {
-	if err := l.probe(ctx); err != nil {
-		return err
-	}
-	if err := l.stores(ctx); err != nil {
-		return err
-	}
-	return l.storesRecords(ctx)
 }
 
 // storesRecords asks the database of the handlers' records for all rights, by a record that is
@@ -204,10 +204,8 @@ func (o *outbox) waiting() (all []DestinationHealth) {
 
 // addOutbox adds the state of the outbox and the inbox to h.
 func (l *live) addOutbox(h *Health) {
-	if l.outage != nil {
-		if since, err := l.outage.failing(); err != nil {
-			h.bad("the %s has not been usable since %s: %v", l.outage.what, since.UTC().Format(time.RFC3339), err)
-		}
+	if s := l.outage.Status(); s.Err != nil {
+		h.bad("the %s has not been usable since %s: %v", s.Of, s.Since.UTC().Format(time.RFC3339), s.Err)
 	}
 	if l.relay == nil {
 		return
@@ -236,10 +234,10 @@ func (l *live) addOutbox(h *Health) {
 // addHealth adds the state of the relay to h.
 func (r *relay) addHealth(h *Health) {
 	if since, err := r.state.failing(); err != nil {
-		h.bad("receiving from the outbox has been failing since %s: %v", since.UTC().Format(time.RFC3339), granted(err))
+		h.bad("receiving from the outbox has been failing since %s: %v", since.UTC().Format(time.RFC3339), work.WithAdvice(err))
 	}
 	if since, err := r.removal.failing(); err != nil {
-		h.bad("removing sent messages from the outbox has been failing since %s: %v", since.UTC().Format(time.RFC3339), granted(err))
+		h.bad("removing sent messages from the outbox has been failing since %s: %v", since.UTC().Format(time.RFC3339), work.WithAdvice(err))
 	}
 	if err := r.refusedRows.refusal(); err != nil {
 		h.bad("messages of the outbox wait, because their queue and the error queue have refused them: %v", err)

@@ -82,9 +82,9 @@ func (in *incoming) admit(ctx context.Context) outcome {
 	return nil
 }
 
-// step makes one attempt and acts on its outcome. It reports whether another attempt follows. A
+// step makes one attempt, acts on its outcome, and reports whether another attempt follows. A
 // handler that calls runtime.Goexit leaves nothing of this goroutine but its deferred calls: then
-// processing continues in one of them.
+// processing continues in a deferred call.
 func (in *incoming) step(ctx context.Context, a *attempt) bool {
 	returned := false
 	defer func() {
@@ -175,8 +175,8 @@ func (in *incoming) giveBack(ctx context.Context, by way) outcome {
 	return over{}
 }
 
-// copyLater completes the message with a copy of it that is due after a while, with no retry used
-// up. If the copy is refused, the outcome is another one.
+// copyLater completes the message with a copy that is due after a while, with no retry used up. If
+// the copy is refused for its content, the message moves to the error queue.
 func (in *incoming) copyLater(ctx context.Context, after time.Duration) outcome {
 	after = min(after, in.live.limits.MaxDelay)
 	later := in.CopyTo(in.Queue, in.turn.Headers(&in.Delivery), after)
@@ -189,7 +189,7 @@ func (in *incoming) copyLater(ctx context.Context, after time.Duration) outcome 
 		return back{in.keep(ctx, err)}
 	}
 	if !in.LostLease() {
-		in.e.failures.Forget(in.FailureKey()) // the copy carries them
+		in.e.failures.Forget(in.FailureKey()) // the copy has their number
 	}
 	in.Log.DebugContext(ctx, "a message is postponed, without a retry used up",
 		slog.String("message", in.LogID()), slog.Duration("after", after))

@@ -154,15 +154,8 @@ func (r *recovery) separable(ctx context.Context, err error) bool {
 // strandsAlone reports whether the transaction of the recovery could not be committed in ten
 // deliveries, as in an outage, and the database stores other things nevertheless.
 func (r *recovery) strandsAlone(ctx context.Context) bool {
-	if r.live.outage == nil || r.session.unit.Begun() == nil {
-		return false
-	}
-	if _, known := r.live.outage.failing(); known != nil {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, outageProbe)
-	defer cancel()
-	return r.live.stores(ctx) == nil && r.e.failures.Stranded(r.FailureKey()) >= maxConflicts
+	return r.session.unit.Begun() != nil && r.live.outage.StoresOthers(ctx) &&
+		r.e.failures.Stranded(r.FailureKey()) >= maxConflicts
 }
 
 // startOver discards the messages and writes of the recovery.

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
 	"github.com/holdfast-go/holdfast/endpoint/internal/names"
 	"github.com/holdfast-go/holdfast/endpoint/internal/notify"
+	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
@@ -26,12 +27,12 @@ import (
 type live struct {
 	e         *Endpoint
 	conn      transport.Conn
-	outbox    *outbox      // nil: none
-	timers    *outbox      // where timers wait; nil: nowhere
-	noTimers  error        // why timers is nil, if that is not the configuration
-	inbox     *inbox.Inbox // nil: handled messages are not recorded
-	relay     *relay       // of timers; nil without
-	outage    *outage      // of the database of the outbox or inbox; nil where there is neither
+	outbox    *outbox          // nil: none
+	timers    *outbox          // where timers wait; nil: nowhere
+	noTimers  error            // why timers is nil, if that is not the configuration
+	inbox     *inbox.Inbox     // nil: handled messages are not recorded
+	relay     *relay           // of timers; nil without
+	outage    *outage.Database // of the outbox or inbox; nil where there is neither
 	names     names.Queues
 	limits    transport.Limits
 	translate func(*transport.Message) // of the driver's user; nil for none
@@ -105,7 +106,7 @@ func (e *Endpoint) runToEnd(ctx context.Context, group *pump.Group, shared *tran
 	defer func() { err = errors.Join(err, outbox.close()) }()
 	live := newLive(ctx, e, conn, outbox)
 	defer live.settler.Deadlines.Close()
-	defer func() { live.outage.close() }() // prepare makes it
+	defer func() { live.outage.Close() }() // prepare makes it
 	live.group, live.budget = group, pump.NewBudget(e.cfg.MaxBufferedBytes)
 	if err := live.prepare(ctx); err != nil {
 		return err

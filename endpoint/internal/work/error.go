@@ -1,5 +1,12 @@
 package work
 
+import (
+	"errors"
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/transport"
+)
+
 // CommitError is the error of the commit that stores the work. Other errors of the outbox and inbox
 // are those of statements before the commit.
 type CommitError struct{ Err error }
@@ -19,3 +26,11 @@ type ExpiredError struct{ Err error }
 
 func (e *ExpiredError) Error() string { return e.Err.Error() }
 func (e *ExpiredError) Unwrap() error { return e.Err }
+
+// WithAdvice adds advice to the error of a missing right to the tables of the outbox or inbox.
+func WithAdvice(err error) error {
+	if errors.Is(err, transport.ErrDenied) {
+		return fmt.Errorf("%w: grant SELECT, INSERT, UPDATE and DELETE on the tables of the outbox and the inbox", err)
+	}
+	return err
+}
