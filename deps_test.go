@@ -59,7 +59,7 @@ var rules = []rule{
 
 	{of: "endpoint/acceptance", tests: true},
 	{of: "endpoint/internal/destination"},
-	{of: "endpoint/internal/held"},
+	{of: "endpoint/internal/held", ours: []string{"transport"}},
 	{of: "endpoint/internal/panics", ours: []string{"internal/callback", "recoverability"}},
 	{of: "endpoint/internal/work", ours: []string{"transport"}},
 	{of: "endpoint/internal/settle", ours: []string{

@@ -126,7 +126,7 @@ func moveDecided(ctx context.Context, in *incoming) outcome {
 		return nil
 	}
 	in.Slot.Free()
-	return in.recovered(ctx, in.newAttempt().moveDecided(ctx, queue))
+	return in.recovered(ctx, newRecovery(in).moveDecided(ctx, in.newAttempt(), queue))
 }
 
 // joinLimit sets the limit that applies to the message.

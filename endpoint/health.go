@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/held"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/internal/safelog"
 	"github.com/holdfast-go/holdfast/transport"
@@ -104,7 +105,7 @@ func (l *live) addTo(h *Health) {
 	if n := l.held.Load(); n > 0 {
 		h.bad("failed messages that cannot be settled: %d", n)
 	}
-	l.addHeld(h)
+	h.addHeld(&l.room)
 	for _, limit := range l.throttle.States() {
 		h.RateLimits = append(h.RateLimits, RateLimitHealth(limit))
 		limited := "messages"
@@ -112,6 +113,18 @@ func (l *live) addTo(h *Health) {
 			limited = fmt.Sprintf("messages of type %q", limit.Type)
 		}
 		h.bad("%s are attempted one at a time since %s, after failures in a row", limited, limit.Since.UTC().Format(time.RFC3339))
+	}
+}
+
+// addHeld adds the error queues for which messages wait in the room.
+func (h *Health) addHeld(room *held.Room) {
+	all, full := room.States()
+	for _, s := range all {
+		h.bad("error queue %q accepts no messages since %s, and failed messages wait for it: %d: %v",
+			s.Queue, s.Since.UTC().Format(time.RFC3339), s.Messages, s.Err)
+	}
+	if full {
+		h.bad("failed messages take the places of others: no more than %d of them, of %d MiB in total, are held", held.MaxMessages, held.MaxBytes>>20)
 	}
 }
 

@@ -19,12 +19,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-const (
-	// heldLook is how often a held message looks whether its delivery is still its own.
-	heldLook = time.Second
-	// decidedDelay is the delay of a copy of a held message in the endpoint's own queue.
-	decidedDelay = 30 * time.Second
-)
+// decidedDelay is the delay of a copy of a held message in the endpoint's own queue.
+const decidedDelay = 30 * time.Second
 
 // lineError is the last refusal of an error queue for which other messages wait. The message was
 // not sent.
@@ -65,9 +61,9 @@ func (r *recovery) beginHold(ctx context.Context, err error) (w waits, ok bool) 
 	if place == nil {
 		return w, false
 	}
-	until := r.Slot.Hold()
-	if most := r.live.limits.MaxHold; until.IsZero() && most > 0 {
-		until = time.Now().Add(most - r.Slot.Age())
+	r.move.until = r.Slot.Hold()
+	if most := r.live.limits.MaxHold; r.move.until.IsZero() && most > 0 {
+		r.move.until = time.Now().Add(most - r.Slot.Age())
 	}
 	r.move.again = true
 	if begins {
@@ -75,68 +71,26 @@ func (r *recovery) beginHold(ctx context.Context, err error) (w waits, ok bool) 
 			slog.String("queue", queue), slog.Any("error", err))
 	}
 	r.reportKept(ctx, err)
-	return waits{r.move, place, until}, true
+	return waits{r.move, place}, true
 }
 
-// hold keeps a message until the error queue accepts it. The message leaves when the endpoint
-// stops, or its delivery ends soon.
-func (in *incoming) hold(ctx context.Context, w waits) {
-	x, place := w.move, w.place
-	defer func() { in.endHold(ctx, place.Leave()) }()
-	in.turn.Pass()
-	look := time.NewTicker(heldLook)
-	defer look.Stop()
-	for {
-		select {
-		case <-place.Turn():
-			err := x.tryAgain(ctx)
-			if err != nil {
-				place.Refused(err)
-				continue
-			}
-			if !in.LostLease() {
-				in.endHold(ctx, place.Accepted())
-			}
-			return
-		case <-look.C:
-			if in.IsLost() {
-				in.Drop()
-				return
-			}
-			if in.deliveryEndsSoon(w.until) {
-				x.leave(ctx)
-				return
-			}
-		case <-in.Slot.Stopping():
-			x.leave(ctx)
-			return
-		case <-ctx.Done():
-			if errors.Is(context.Cause(ctx), transport.ErrLeaseLost) {
-				in.Drop()
-			} else {
-				x.leave(ctx)
-			}
-			return
-		}
-	}
-}
-
-// endHold logs the end of the wait for an error queue; s is nil while others wait.
-func (in *incoming) endHold(ctx context.Context, s *held.State) {
+// endHold logs the end of the wait for an error queue; s is nil while other messages wait.
+func (x *execution) endHold(ctx context.Context, s *held.State) {
 	if s != nil {
-		in.Log.InfoContext(ctx, "no failed message waits for an error queue any more", slog.String("queue", s.Queue),
+		x.Log.InfoContext(ctx, "no failed message waits for an error queue any more", slog.String("queue", s.Queue),
 			slog.Duration("after", time.Since(s.Since)), slog.Int("moved", s.Accepted))
 	}
 }
 
-// deliveryEndsSoon reports whether the broker is about to deliver the message again: after three
-// quarters of the time for which it may be unsettled, or after half of a lease without a renewal.
-func (in *incoming) deliveryEndsSoon(until time.Time) bool {
-	return in.Slot.LeaseLate() || !until.IsZero() && time.Until(until) <= in.live.limits.MaxHold/4
+// EndsSoon implements [held.Message]: after three quarters of the time for which the message may be
+// unsettled, or after half of a lease without a renewal, the broker is about to deliver the message
+// again.
+func (x *execution) EndsSoon() bool {
+	return x.Slot.LeaseLate() || !x.until.IsZero() && time.Until(x.until) <= x.live.limits.MaxHold/4
 }
 
-// tryAgain moves a held message once more.
-func (x *execution) tryAgain(ctx context.Context) (err error) {
+// TryAgain implements [held.Message]: it moves the message once more.
+func (x *execution) TryAgain(ctx context.Context) (err error) {
 	defer panics.Catch(&err)
 	place := x.live.notifier.Next(x.FailureKey())
 	report := func() {}
@@ -151,10 +105,10 @@ func (x *execution) tryAgain(ctx context.Context) (err error) {
 	return nil
 }
 
-// leave replaces a held message by a copy outside of the process: in the dead-letter queue of the
-// endpoint, otherwise in the queue that it came from. Whoever receives the copy runs no handler:
-// see decided. If no queue accepts the copy, the message is requeued.
-func (x *execution) leave(ctx context.Context) {
+// Leave implements [held.Message]: a copy outside of the process replaces the message, in the
+// dead-letter queue of the endpoint, or otherwise in the queue of the message. Whoever receives the
+// copy runs no handler: see moveDecided. If no queue accepts the copy, the message is requeued.
+func (x *execution) Leave(ctx context.Context) {
 	defer x.live.exits.Enter()()
 	for _, exit := range x.exits() {
 		if !x.live.exits.Answers(exit.Queue) {
@@ -200,16 +154,15 @@ func (x *execution) leaveTo(ctx context.Context, exit transport.Operation) (err 
 
 // moveDecided moves the message with the fault headers that it has. The policy and
 // Config.OnFinalFailure were called before.
-func (a *attempt) moveDecided(ctx context.Context, queue string) result {
-	r := newRecovery(a.incoming)
+func (r *recovery) moveDecided(ctx context.Context, a *attempt, queue string) result {
 	r.at, r.finalised = a.origin(), true
-	m := *copies.Unpacked(a.Received.Message())
+	m := *copies.Unpacked(r.Received.Message())
 	var failed header.Map
 	m.Headers, failed = fault.LeaveDecided(m.Headers)
-	a.Original = &m
-	rec := r.begin(a, a.facts(&decidedError{failed.Get(header.ExceptionMessage), failed.Get(header.HoldfastFaultClass)}))
-	rec.Failure.Queue = cmp.Or(a.live.names.Of(failed.Get(header.FailedQ)), a.Queue)
-	rec.Action = recoverability.MoveToError{Queue: a.live.errorQueueOf(queue)}
+	r.Original = &m
+	rec := r.begin(a, r.facts(&decidedError{failed.Get(header.ExceptionMessage), failed.Get(header.HoldfastFaultClass)}))
+	rec.Failure.Queue = cmp.Or(r.live.names.Of(failed.Get(header.FailedQ)), r.Queue)
+	rec.Action = recoverability.MoveToError{Queue: r.errorQueueOf(queue)}
 	if rec.Fault = failed; failed.Get(header.FailedQ) == "" { // the copy had no room for the headers, or no endpoint has made it
 		rec.Fault = r.faultHeaders(ctx, rec.Failure)
 	}
@@ -219,8 +172,8 @@ func (a *attempt) moveDecided(ctx context.Context, queue string) result {
 // errorQueueOf returns the error queue that a copy names. The sender of a message has no say in
 // where the endpoint moves the message: other queues than the configured ones count only if a
 // policy of the program chooses queues.
-func (l *live) errorQueueOf(named string) string {
-	queue := l.names.Of(named)
+func (r *recovery) errorQueueOf(named string) string {
+	l, queue := r.live, r.live.names.Of(named)
 	if l.recoverability.Policy == nil && !slices.Contains(l.recoverability.ErrorQueues(), queue) {
 		return l.recoverability.ErrorQueue
 	}
@@ -236,15 +189,3 @@ func (e *decidedError) Error() string {
 
 // FaultClass returns the class of the fault in the error queue.
 func (e *decidedError) FaultClass() string { return e.class }
-
-// addHeld adds the error queues for which messages wait to h.
-func (l *live) addHeld(h *Health) {
-	all, full := l.room.States()
-	for _, s := range all {
-		h.bad("error queue %q accepts no messages since %s, and failed messages wait for it: %d: %v",
-			s.Queue, s.Since.UTC().Format(time.RFC3339), s.Messages, s.Err)
-	}
-	if full {
-		h.bad("failed messages take the places of others: no more than %d of them, of %d MiB in total, are held", held.MaxMessages, held.MaxBytes>>20)
-	}
-}

@@ -130,7 +130,8 @@ func (in *incoming) recovered(ctx context.Context, res result) outcome {
 		in.FailureCounted = false
 		return again{&wait{after: res.after}}
 	case waits:
-		in.hold(ctx, res)
+		in.turn.Pass()
+		res.move.endHold(ctx, res.place.Hold(ctx, res.move, in.Slot.Stopping()))
 	case stuck:
 		return back{res}
 	case settled:

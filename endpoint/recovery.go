@@ -48,7 +48,6 @@ type (
 	waits struct {
 		move  *execution
 		place *held.Place
-		until time.Time // when the broker delivers the message again; zero is never
 	}
 )
 

@@ -39,6 +39,7 @@ type execution struct {
 	native  bool                       // the broker's dead-letter queue is a fallback of the move
 	instead recoverability.Action      // that could not be carried out; nil if the move was decided
 	again   bool                       // the move is tried again: once, and without lines in the log
+	until   time.Time                  // when the broker delivers the held message again; zero is never
 }
 
 // complete sends ops and completes the message.

@@ -1,5 +1,5 @@
 // Package held keeps account of the failed messages that wait because their error queue accepts no
-// messages. The package decides when each message is tried again, and does no I/O.
+// messages. The package decides when each message is tried again.
 //
 // While an error queue refuses, one message is tried after each pause, and the messages take turns:
 // the queue may refuse large messages only. After each success two more messages are tried, so that
