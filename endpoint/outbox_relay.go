@@ -37,8 +37,8 @@ type relay struct {
 	live     *live
 	outbox   *outbox
 	receiver transport.Receiver
-	state    reception
-	removal  reception // of the removals of rows that were sent
+	state    pump.Reception
+	removal  pump.Reception // of the removals of rows that were sent
 
 	active chan struct{} // has a token for each batch that is being sent
 	held   chan struct{} // has a token for each batch that is not settled
@@ -57,7 +57,7 @@ func (l *live) newRelay(ctx context.Context) (*relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &relay{live: l, outbox: o, receiver: receiver, state: reception{queue: o.queue}}
+	r := &relay{live: l, outbox: o, receiver: receiver, state: pump.Reception{Queue: o.queue}}
 	r.active, r.held = make(chan struct{}, relayActive), make(chan struct{}, relayHeld)
 	if l.e.cfg.Concurrency == 1 { // messages keep their order
 		r.active, r.held = make(chan struct{}, 1), make(chan struct{}, 1)
@@ -262,8 +262,8 @@ func (r *relay) send(ctx context.Context, ds []transport.Delivery) {
 
 // noteRemoval records whether rows that were sent can be removed.
 func (r *relay) noteRemoval(ctx context.Context, err error) {
-	_, before := r.removal.failing()
-	r.removal.note(err)
+	_, before := r.removal.Failing()
+	_ = r.removal.Note(err)
 	if before == nil && err != nil {
 		r.live.e.cfg.Logger.WarnContext(ctx, "messages of the outbox were sent, and cannot be removed from it at the moment: "+
 			"it is tried again, because they would be sent again", slog.Any("error", work.WithAdvice(err)))

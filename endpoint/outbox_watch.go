@@ -233,10 +233,10 @@ func (l *live) addOutbox(h *Health) {
 
 // addHealth adds the state of the relay to h.
 func (r *relay) addHealth(h *Health) {
-	if since, err := r.state.failing(); err != nil {
+	if since, err := r.state.Failing(); err != nil {
 		h.bad("receiving from the outbox has been failing since %s: %v", since.UTC().Format(time.RFC3339), work.WithAdvice(err))
 	}
-	if since, err := r.removal.failing(); err != nil {
+	if since, err := r.removal.Failing(); err != nil {
 		h.bad("removing sent messages from the outbox has been failing since %s: %v", since.UTC().Format(time.RFC3339), work.WithAdvice(err))
 	}
 	if err := r.refusedRows.refusal(); err != nil {

@@ -29,7 +29,7 @@ const (
 type satellites struct {
 	live    *live
 	finder  transport.Satellites // nil: the driver has none
-	search  reception            // fails while the search does
+	search  pump.Reception       // fails while the search does
 	awaited []string             // queues that may not exist yet
 
 	mu      sync.Mutex // guards the rest
@@ -39,7 +39,7 @@ type satellites struct {
 
 func (l *live) newSatellites() *satellites {
 	finder, _ := l.conn.(transport.Satellites)
-	return &satellites{live: l, finder: finder, search: reception{queue: "the transport's own queues"}}
+	return &satellites{live: l, finder: finder, search: pump.Reception{Queue: "the transport's own queues"}}
 }
 
 // run receives from the queues until ctx ends.
@@ -154,7 +154,7 @@ func (s *satellites) addTo(h *Health) {
 	for _, own := range s.all() {
 		own.addTo(h)
 	}
-	if since, err := s.search.failing(); err != nil {
+	if since, err := s.search.Failing(); err != nil {
 		h.bad("the search for the transport's own queues has been failing since %s: %v", since.UTC().Format(time.RFC3339), err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -18,14 +19,14 @@ type (
 // source is a queue from which the endpoint receives, with the state of its outages.
 type source struct {
 	*pump.Source
-	reception *reception
+	reception *pump.Reception
 }
 
 // openSource opens a source that ends with ctx.
 func (l *live) openSource(
 	ctx context.Context, opts transport.ReceiverOptions, concurrency int, handle handleFunc, arrived arrivedFunc,
 ) (source, error) {
-	r := &reception{queue: opts.Queue}
+	r := &pump.Reception{Queue: opts.Queue}
 	s, err := pump.OpenSource(ctx, pump.SourceConfig{
 		Config: pump.Config{
 			Limits: l.limits, Queue: opts.Queue, Budget: l.budget, Concurrency: concurrency,
@@ -47,12 +48,22 @@ func (l *live) openSource(
 	return source{s, r}, err
 }
 
+// watch returns the function that the pump calls after each Receive that failed, and after the
+// first that succeeded.
+func (l *live) watch(ctx context.Context, r *pump.Reception) func(error) {
+	return func(err error) {
+		if outage := r.Note(err); outage != nil {
+			l.notifier.Critical(ctx, recoverability.Failure{Queue: r.Queue, Now: time.Now(), Err: outage})
+		}
+	}
+}
+
 // addTo adds the source's queue to h.
 func (s source) addTo(h *Health) {
 	h.Queues = append(h.Queues, queueHealth(s.Queue(), s.Stats()))
 	if s.Paused() {
 		h.bad("receiving from %q is paused", s.Queue())
-	} else if since, err := s.reception.failing(); err != nil {
+	} else if since, err := s.reception.Failing(); err != nil {
 		h.bad("receiving from %q has been failing since %s: %v", s.Queue(), since.UTC().Format(time.RFC3339), err)
 	}
 }
