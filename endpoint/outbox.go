@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/inbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
 	"github.com/holdfast-go/holdfast/endpoint/internal/work"
+	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -200,3 +201,51 @@ func (l *live) reportLeftover(ctx context.Context) {
 			slog.String("outbox", name), slog.Int64("messages", stats[0].Ready))
 	}
 }
+
+// openRelay opens the relay of the outbox, or of the timers.
+func (l *live) openRelay(ctx context.Context) (*relay, error) {
+	cfg := &l.e.cfg
+	return openRelay(ctx, relayConfig{
+		Outbox: l.timers, Conn: l.conn, Log: cfg.Logger, Notifier: l.notifier, Refusals: &l.auditor.Refusals,
+		Queue: l.names.Of(cfg.Name), AuditQueue: l.names.Of(cfg.AuditQueue),
+		RefusedFor: cfg.OutboxRefusedFor, StopTimeout: cfg.StopTimeout, InOrder: cfg.Concurrency == 1,
+		Settling: l.settler.Context, Send: l.sendStored,
+		Unsent: func(queue string, err error) error { return &unsentError{queue, err} },
+	})
+}
+
+// sendStored sends operations of the outbox through the Relay stage.
+func (l *live) sendStored(ctx context.Context, ops []transport.Operation) error {
+	if l.e.watchesRelay {
+		defer l.awaited(ctx, nameRelay)()
+	}
+	return l.e.relayed(ctx, &pipeline.Relay{Operations: ops})
+}
+
+// relayAll is the end of the Relay stage.
+func (e *Endpoint) relayAll(ctx context.Context, relayed *pipeline.Relay) error {
+	live := e.live.Load()
+	if live == nil { // a behavior has kept next
+		return ErrNotRunning
+	}
+	_, err := live.conn.Dispatch(ctx, relayed.Operations)
+	return err
+}
+
+// unsentError is the failure of a message that the broker refused after it was stored.
+type unsentError struct {
+	queue string
+	err   error
+}
+
+func (e *unsentError) Error() string {
+	if e.queue == "" {
+		return fmt.Sprintf("the message was stored in the outbox, and could not be published: %v", e.err)
+	}
+	return fmt.Sprintf("the message was stored in the outbox, and could not be sent to queue %q: %v", e.queue, e.err)
+}
+
+func (e *unsentError) Unwrap() error { return e.err }
+
+// FaultClass returns the class of the fault in the error queue.
+func (e *unsentError) FaultClass() string { return "undeliverable" }

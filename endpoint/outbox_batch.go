@@ -10,21 +10,18 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
+	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/envelope"
-	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
 // relayBatch is stored messages that are sent together, in the order in which they were stored.
 type relayBatch struct {
-	relay *relay
-
-	mu   sync.Mutex // guards rows, for their renewal
-	rows []*relayRow
+	sender *relaySender
+	rows   rowsHeld
 
 	ops     []transport.Operation // that are not sent yet
 	owners  []owner               // of each operation
@@ -34,41 +31,11 @@ type relayBatch struct {
 	yield func() // called when a call takes long, so that other batches are sent meanwhile
 }
 
-// relayRow is one stored message.
-type relayRow struct {
-	delivery transport.Delivery
-	timer    string // the stored name of a timer; else ""
-	stored   time.Time
-	total    int  // operations when it was received
-	outdated bool // the stored row lacks the time of a refusal
-	left     int  // operations that are not sent yet
-	lost     bool
-}
-
-// owner is the row of an operation.
-type owner struct {
-	row   *relayRow
-	tries int // refusals of the operation that may have been temporary
-	waits waiting
-
-	refused  time.Time // when a full queue refused the operation first, by the clock of the outbox; zero: never
-	outdated bool      // the stored row lacks refused
-}
-
-// waiting is the reason why an operation stays in the outbox.
-type waiting int8
-
-const (
-	forBroker      waiting = iota // it does not answer
-	forDestination                // its destination takes no messages at the moment
-	forErrorQueue                 // its queue and the error queue have refused it
-)
-
 // decode reads the operations of ds. One that cannot be read stays in the outbox until its lease
 // ends: an instance of another version may read it.
 func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
-	r := b.relay
-	now := r.outbox.now()
+	r := b.sender
+	now := r.Outbox.now()
 	b.decoded = time.Now()
 	for _, d := range ds {
 		m := d.Message()
@@ -77,7 +44,7 @@ func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
 			err = m.Undecodable
 		}
 		if err != nil {
-			r.unreadable.add(ctx, r.live.e.cfg.Logger, cmp.Or(m.NativeID, m.ID), err)
+			r.unreadable.add(ctx, r.Log, cmp.Or(m.NativeID, m.ID), err)
 			continue
 		}
 		row := &relayRow{delivery: d, timer: m.Headers.Get(header.HoldfastTimer), stored: e.Encoded}
@@ -101,7 +68,7 @@ func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
 			}
 			b.owners = append(b.owners, owner{row: row, refused: takeRefused(op.Message)})
 		}
-		b.rows = append(b.rows, row)
+		b.rows.add(row)
 	}
 }
 
@@ -118,7 +85,7 @@ func (b *relayBatch) dispatch(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, c := range calls {
 		switch {
-		case b.relay.outbox.own:
+		case b.sender.Outbox.own:
 			b.moveAll(ctx, c)
 		case b.apart && c.trial == "":
 			for len(c.ops) > 0 {
@@ -129,10 +96,10 @@ func (b *relayBatch) dispatch(ctx context.Context) {
 		case len(calls) == 1:
 			b.dispatchSome(ctx, c)
 		default:
-			all.Go(func() { b.relay.perform(ctx, c, b.yield) })
+			all.Go(func() { b.sender.perform(ctx, c, b.yield) })
 		}
 	}
-	if all.Wait(); len(calls) > 1 && !b.relay.outbox.own {
+	if all.Wait(); len(calls) > 1 && !b.sender.Outbox.own {
 		for _, c := range calls {
 			if c.performed {
 				b.conclude(ctx, c)
@@ -141,18 +108,47 @@ func (b *relayBatch) dispatch(ctx context.Context) {
 	}
 }
 
-// firstRow returns how many of the first operations are of one row.
-func firstRow(owners []owner) int {
-	n := slices.IndexFunc(owners, func(o owner) bool { return o.row != owners[0].row })
-	if n < 0 {
-		return len(owners)
+// calls divides operations into calls, and returns those that wait for their destinations.
+func (b *relayBatch) calls(ops []transport.Operation, owners []owner) (calls []*relayCall, waiting relayCall) {
+	book := b.sender.book
+	if book.Calm() {
+		return []*relayCall{{ops: ops, owners: owners}}, waiting
 	}
-	return n
+	type way struct {
+		destination.Way
+		call *relayCall
+	}
+	ways, together := map[string]*way{}, new(relayCall)
+	for i := range ops {
+		to := destinationOf(&ops[i])
+		w := ways[to]
+		if w == nil {
+			w = &way{Way: book.Admit(to), call: together}
+			if ways[to] = w; w.Way == destination.Alone || w.Way == destination.Probe {
+				w.call = &relayCall{trial: to}
+				calls = append(calls, w.call)
+			}
+		}
+		c := w.call
+		owners[i].waits = forBroker
+		if w.Way == destination.Wait {
+			c = &waiting
+			owners[i].waits = forDestination
+		}
+		c.ops, c.owners = append(c.ops, ops[i]), append(c.owners, owners[i])
+		if w.Way == destination.Probe {
+			w.Way = destination.Wait
+		}
+	}
+	if len(together.ops) > 0 {
+		calls = append(calls, together)
+	}
+	return calls, waiting
 }
 
 // dispatchSome sends operations in one call.
 func (b *relayBatch) dispatchSome(ctx context.Context, c *relayCall) {
-	b.relay.perform(ctx, c, b.yield)
+	b.sender.perform(ctx, c, b.yield)
 	b.conclude(ctx, c)
 }
 
@@ -162,11 +158,11 @@ func (b *relayBatch) conclude(ctx context.Context, c *relayCall) {
 	if panicked && !b.apart && c.owners[0].row != c.owners[len(c.owners)-1].row {
 		b.apart = true // not known which row is the cause
 		b.ops, b.owners = append(b.ops, c.ops...), append(b.owners, c.owners...)
-		b.relay.book().End(c.trial)
+		b.sender.book.End(c.trial)
 		return
 	}
 	failed := failures(c.err, len(c.ops))
-	b.relay.judge(ctx, c, failed)
+	b.sender.judge(ctx, c, failed)
 	b.sent(ctx, c.ops, c.owners, failed)
 }
 
@@ -177,7 +173,7 @@ const relayMoves = 16
 func (b *relayBatch) sent(ctx context.Context, ops []transport.Operation, owners []owner, failed map[int]error) {
 	stay := make([]bool, len(ops))
 	most := relayMoves
-	if cap(b.relay.held) == 1 { // in their order
+	if b.sender.InOrder { // in their order
 		most = 1
 	}
 	moving := make(chan struct{}, most)
@@ -186,7 +182,7 @@ func (b *relayBatch) sent(ctx context.Context, ops []transport.Operation, owners
 		moving <- struct{}{}
 		all.Go(func() {
 			defer func() { <-moving }()
-			stay[i] = b.relay.keeps(ctx, &ops[i], &owners[i], failed[i], b.yield)
+			stay[i] = b.sender.keeps(ctx, &ops[i], &owners[i], failed[i], b.yield)
 		})
 	}
 	all.Wait()
@@ -194,10 +190,10 @@ func (b *relayBatch) sent(ctx context.Context, ops []transport.Operation, owners
 		own := owners[i]
 		if !stay[i] {
 			if failed[i] == nil {
-				b.relay.sent.Add(1)
+				b.sender.sent.Add(1)
 			}
 			own.row.left--
-			b.relay.refusedRows.remove(&ops[i])
+			b.sender.refusedRows.remove(&ops[i])
 			continue
 		}
 		own.row.outdated = own.row.outdated || own.outdated
@@ -217,14 +213,14 @@ func (b *relayBatch) moveAll(ctx context.Context, c *relayCall) {
 		m.ops, m.owners = append(m.ops, c.ops[i]), append(m.owners, own)
 	}
 	if c.trial != "" {
-		defer b.relay.book().End(c.trial)
+		defer b.sender.book.End(c.trial)
 	}
 	var all sync.WaitGroup
 	for _, m := range moves {
 		if len(m.ops) > 1 { // no timer: some may be refused
 			continue
 		}
-		all.Go(func() { m.err = b.relay.move(m.owners[0].row, m.ops) })
+		all.Go(func() { m.err = b.sender.move(m.owners[0].row, m.ops) })
 	}
 	all.Wait()
 	for _, m := range moves {
@@ -236,61 +232,13 @@ func (b *relayBatch) moveAll(ctx context.Context, c *relayCall) {
 			b.conclude(ctx, m)
 			continue
 		}
-		b.mu.Lock()
-		m.owners[0].row.lost = true // nothing is left to complete
-		b.mu.Unlock()
+		m.owners[0].row.lost.Store(true) // nothing is left to complete
 		if m.err == nil {
-			b.relay.judge(ctx, m, nil)
-			b.relay.refusedRows.remove(&m.ops[0])
-			b.relay.sent.Add(1)
+			b.sender.judge(ctx, m, nil)
+			b.sender.refusedRows.remove(&m.ops[0])
+			b.sender.sent.Add(1)
 		}
 	}
-}
-
-// move sends operations in the commit that removes their row.
-func (r *relay) move(row *relayRow, ops []transport.Operation) (err error) {
-	defer panics.Catch(&err)
-	completer, ok := row.delivery.(transport.Completer)
-	if !ok {
-		return errNotReplaced
-	}
-	return completer.CompleteWith(r.live.settler.Context(), ops)
-}
-
-// dispatch sends operations. A panic of the driver or of a behavior must not end the process, which
-// would send them again when it starts.
-func (r *relay) dispatch(ctx context.Context, ops []transport.Operation) (err error) {
-	defer panics.Catch(&err)
-	if r.live.e.watchesRelay {
-		defer r.live.awaited(ctx, nameRelay)()
-	}
-	return r.live.e.relayed(ctx, &pipeline.Relay{Operations: ops})
-}
-
-// relayAll is the end of the Relay stage.
-func (e *Endpoint) relayAll(ctx context.Context, relayed *pipeline.Relay) error {
-	live := e.live.Load()
-	if live == nil { // a behavior has kept next
-		return ErrNotRunning
-	}
-	_, err := live.conn.Dispatch(ctx, relayed.Operations)
-	return err
-}
-
-// failures returns the errors of the operations of a dispatch, by their index.
-func failures(err error, total int) map[int]error {
-	if err == nil {
-		return nil
-	}
-	refusal, ok := errors.AsType[*transport.DispatchError](err)
-	if !ok {
-		refusal, _ = errors.AsType[*transport.DispatchError](transport.FailAll(total, err))
-	}
-	failed := make(map[int]error, len(refusal.Ops))
-	for _, op := range refusal.Ops {
-		failed[op.Index] = op.Err
-	}
-	return failed
 }
 
 // shorten forgets operations that have expired since they were decoded, and those of rows whose
@@ -300,8 +248,6 @@ func (b *relayBatch) shorten() {
 	now := time.Now()
 	passed := now.Sub(b.decoded)
 	b.decoded = now
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	ops, owners := b.ops[:0], b.owners[:0]
 	for i, own := range b.owners {
 		row, op := own.row, b.ops[i]
@@ -311,10 +257,10 @@ func (b *relayBatch) shorten() {
 			op.TTL -= late
 		}
 		switch {
-		case row.lost:
+		case row.lost.Load():
 		case expired:
 			row.left--
-			b.relay.refusedRows.remove(&op)
+			b.sender.refusedRows.remove(&op)
 		default:
 			ops, owners = append(ops, op), append(owners, own)
 		}
@@ -327,14 +273,12 @@ func (b *relayBatch) shorten() {
 // them again.
 func (b *relayBatch) completeSent(ctx context.Context) (left bool) {
 	var done []*relayRow
-	b.mu.Lock()
-	for _, row := range b.rows {
-		if row.left == 0 && !row.lost {
+	for _, row := range b.rows.all() {
+		if row.left == 0 && !row.lost.Load() {
 			done = append(done, row)
 		}
 	}
-	b.mu.Unlock()
-	settling := b.relay.live.settler.Context()
+	settling := b.sender.Settling()
 	errs := make([]error, len(done))
 	var all sync.WaitGroup
 	for i, row := range done {
@@ -349,85 +293,151 @@ func (b *relayBatch) completeSent(ctx context.Context) (left bool) {
 		case copies.Unanswered(err) || errors.Is(err, transport.ErrDenied):
 			kept[done[i]], failing = true, err
 		default:
-			b.relay.live.e.cfg.Logger.WarnContext(ctx, "messages of the outbox were sent, and could not be removed from it: "+
+			b.sender.Log.WarnContext(ctx, "messages of the outbox were sent, and could not be removed from it: "+
 				"they are sent again with the same ids", slog.Any("error", err))
 		}
 	}
 	if len(done) > 0 {
-		b.relay.noteRemoval(ctx, failing)
+		b.sender.noteRemoval(ctx, failing)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.rows = slices.DeleteFunc(b.rows, func(row *relayRow) bool { return row.lost || row.left == 0 && !kept[row] })
+	b.rows.drop(func(row *relayRow) bool { return row.lost.Load() || row.left == 0 && !kept[row] })
 	return len(kept) > 0
 }
 
 // release returns the rows that are left to the outbox, for another instance: not those that were
 // sent.
 func (b *relayBatch) release(ctx context.Context) {
-	b.mu.Lock()
-	rows := b.rows
-	b.rows = nil
-	b.mu.Unlock()
+	rows := b.rows.all()
+	b.rows.drop(func(*relayRow) bool { return true })
 	for _, row := range rows {
 		if row.left == 0 {
 			continue
 		}
-		if err := row.delivery.Release(b.relay.live.settler.Context()); err != nil && !errors.Is(err, transport.ErrLeaseLost) {
-			b.relay.live.e.cfg.Logger.WarnContext(ctx, "a message of the outbox could not be released: it is sent when its lease ends",
+		if err := row.delivery.Release(b.sender.Settling()); err != nil && !errors.Is(err, transport.ErrLeaseLost) {
+			b.sender.Log.WarnContext(ctx, "a message of the outbox could not be released: it is sent when its lease ends",
 				slog.Any("error", err))
 		}
 	}
 }
 
-// renewEvery is the longest time between two renewals: the lease of a row that was stored for this
-// process is shorter than that of others.
-const renewEvery = 3 * time.Second
+const (
+	// uncalled is the longest pause of a row that waits for a destination and cannot be called
+	// back.
+	uncalled = 5 * time.Second
+)
 
-// renew renews the leases of the rows until stop is called.
-func (b *relayBatch) renew(ctx context.Context) (stop func()) {
-	renewer, ok := b.relay.receiver.(transport.Renewer)
-	lease := b.relay.outbox.conn.Limits().Lease
-	if !ok || lease <= 0 {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var renewing sync.WaitGroup
-	renewing.Go(func() {
-		tick := time.NewTicker(min(lease/3, renewEvery))
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				b.renewOnce(ctx, renewer)
-			}
-		}
-	})
-	return func() {
-		cancel()
-		renewing.Wait()
-	}
+// postponement is a row that returns to the outbox for later.
+type postponement struct {
+	to    string // the destination that it waits for
+	after time.Duration
+	fixed bool // it is not called back
+	rest  []transport.Operation
 }
 
-func (b *relayBatch) renewOnce(ctx context.Context, renewer transport.Renewer) {
-	b.mu.Lock()
-	rows := slices.Clone(b.rows)
-	b.mu.Unlock()
-	if len(rows) == 0 {
-		return
-	}
-	ds := make([]transport.Delivery, len(rows))
-	for i, row := range rows {
-		ds[i] = row.delivery
-	}
-	errs := renewer.Renew(ctx, ds)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for i, err := range errs {
-		if errors.Is(err, transport.ErrLeaseLost) {
-			rows[i].lost = true
+// postpone returns the rows to the outbox, for later, with messages that wait for a destination and
+// not for the broker: the relay sends others meanwhile. A relay that sends in order waits for a
+// destination.
+func (b *relayBatch) postpone(ctx context.Context) {
+	later, soon := map[*relayRow]*postponement{}, map[*relayRow]bool{}
+	for i, own := range b.owners {
+		if own.waits == forBroker { // it is tried again before the row is postponed
+			soon[own.row] = true
+		}
+		if off := b.postponementOf(&b.ops[i], own); off != nil {
+			if before := later[own.row]; before == nil || off.after < before.after {
+				later[own.row] = off
+			}
 		}
 	}
+	maps.DeleteFunc(later, func(row *relayRow, _ *postponement) bool { return soon[row] })
+	if len(later) == 0 {
+		return
+	}
+	ops, owners := b.ops, b.owners
+	b.ops, b.owners = nil, nil
+	for i, own := range owners {
+		if off := later[own.row]; off != nil {
+			off.rest = append(off.rest, withRefused(ops[i], own.refused))
+		} else {
+			b.ops, b.owners = append(b.ops, ops[i]), append(b.owners, own)
+		}
+	}
+	b.rows.drop(func(row *relayRow) bool { return later[row] != nil })
+	var all sync.WaitGroup
+	for row, off := range later {
+		all.Go(func() {
+			if err := b.defers(row, off); err != nil && !errors.Is(err, transport.ErrLeaseLost) {
+				b.sender.Log.WarnContext(ctx, "a message of the outbox could not be postponed: it is sent when its lease ends",
+					slog.Any("error", err))
+			}
+		})
+	}
+	all.Wait()
+}
+
+// postponementOf returns how the row of an operation waits; nil if it stays in the batch.
+func (b *relayBatch) postponementOf(op *transport.Operation, own owner) *postponement {
+	book := b.sender.book
+	switch own.waits {
+	case forErrorQueue:
+		queue := b.sender.Refusals.ErrorQueue
+		if book.Unwell(queue) {
+			return &postponement{to: queue, after: book.Pause(queue)}
+		}
+		return &postponement{to: queue, after: queuesRefuse, fixed: true}
+	case forDestination:
+		if !b.sender.InOrder {
+			to := destinationOf(op)
+			return &postponement{to: to, after: book.Pause(to)}
+		}
+	case forBroker:
+	}
+	return nil
+}
+
+var errNotReplaced = errors.New("the outbox cannot replace a stored message")
+
+// defers returns a row to the outbox for later.
+func (b *relayBatch) defers(row *relayRow, off *postponement) error {
+	waits := destination.Row{Stored: row.stored, Audit: b.sender.isAudit(off.rest)}
+	d, ok := row.delivery.(transport.Deferrer)
+	_, calls := b.sender.Outbox.conn.(transport.Hastener)
+	var err error
+	if ok && calls && len(off.rest) == row.total && !row.outdated {
+		waits.Handle, err = d.Defer(b.sender.Settling(), off.after)
+	} else {
+		if !off.fixed {
+			off.after = min(off.after, uncalled)
+		}
+		err = b.storeAgain(row, off.rest, off.after)
+	}
+	if err != nil {
+		return err
+	}
+	if off.fixed {
+		waits.Handle = ""
+	}
+	waits.Due = time.Now().Add(off.after)
+	b.sender.book.Postpone(off.to, waits)
+	return nil
+}
+
+// storeAgain replaces a row by one with the operations that are left, which is received after a
+// while: those that were sent are not sent again.
+func (b *relayBatch) storeAgain(row *relayRow, rest []transport.Operation, after time.Duration) error {
+	if row.timer != "" { // it can be replaced and cancelled until it is sent
+		rest[0].Name, rest[0].After = row.timer, after
+	}
+	stored, err := b.sender.Outbox.stored(rest)
+	if err != nil {
+		return err
+	}
+	for i := range stored {
+		stored[i].After = after
+	}
+	completer, ok := row.delivery.(transport.Completer)
+	if !ok {
+		return errNotReplaced
+	}
+	return completer.CompleteWith(b.sender.Settling(), stored)
 }

@@ -1,19 +1,65 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
 	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
-	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/endpoint/internal/notify"
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
+	"github.com/holdfast-go/holdfast/endpoint/internal/work"
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/copies"
+	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/transport"
 )
+
+// relayConfig configures a relay.
+type relayConfig struct {
+	Outbox   *outbox
+	Conn     transport.Conn // of the broker
+	Log      *slog.Logger
+	Notifier *notify.Notifier
+	// Queue is the queue of the endpoint. A published message that is refused has failed there.
+	Queue string
+	// AuditQueue is the short name of the audit queue; "" for none.
+	AuditQueue string
+	// Refusals moves messages that the broker refuses to the error queue.
+	Refusals *audit.Refusals
+	// RefusedFor is the time for which a message waits for a full queue.
+	RefusedFor time.Duration
+	// StopTimeout bounds the time after the end of Run's context; 0 for no bound.
+	StopTimeout time.Duration
+	// InOrder has the relay send one batch after the other.
+	InOrder bool
+	// Settling returns the context of a call that settles a row.
+	Settling func() context.Context
+	// Send sends operations through the Relay stage.
+	Send func(context.Context, []transport.Operation) error
+	// Unsent returns the failure of a message that a queue, or "" for a published message, refused.
+	Unsent func(queue string, err error) error
+}
+
+// relaySender sends stored operations to the broker, and records how the destinations answer.
+type relaySender struct {
+	relayConfig
+	book *destination.Book
+
+	sent        atomic.Int64 // messages that the broker has accepted
+	refused     atomic.Int64 // messages that were moved to the error queue
+	refusedRows refusedRows
+	unreadable  unreadable
+	removal     pump.Reception // of the removals of rows that were sent
+}
 
 // relayCall is operations that are sent in one call of the driver.
 type relayCall struct {
@@ -29,18 +75,6 @@ type relayCall struct {
 // errNoAnswer is the cause with which the context of a call ends.
 var errNoAnswer = fmt.Errorf("no answer within %v", destination.AnswerWithin)
 
-// destinationOf returns the name of an operation's destination: of its queue, or of the events that
-// it publishes.
-func destinationOf(op *transport.Operation) string {
-	if op.Queue != "" {
-		return op.Queue
-	}
-	if len(op.Types) > 0 {
-		return "events of type " + op.Types[0]
-	}
-	return ""
-}
-
 func (c *relayCall) destinations() []string {
 	var all []string
 	for i := range c.ops {
@@ -51,47 +85,26 @@ func (c *relayCall) destinations() []string {
 	return all
 }
 
-// calls divides operations into calls, and returns those that wait for their destinations.
-func (b *relayBatch) calls(ops []transport.Operation, owners []owner) (calls []*relayCall, waiting relayCall) {
-	book := b.relay.book()
-	if book.Calm() {
-		return []*relayCall{{ops: ops, owners: owners}}, waiting
+// dispatch sends operations. A panic of the driver or of a behavior must not end the process, which
+// would send them again when it starts.
+func (r *relaySender) dispatch(ctx context.Context, ops []transport.Operation) (err error) {
+	defer panics.Catch(&err)
+	return r.Send(ctx, ops)
+}
+
+// move sends operations in the commit that removes their row.
+func (r *relaySender) move(row *relayRow, ops []transport.Operation) (err error) {
+	defer panics.Catch(&err)
+	completer, ok := row.delivery.(transport.Completer)
+	if !ok {
+		return errNotReplaced
 	}
-	type way struct {
-		destination.Way
-		call *relayCall
-	}
-	ways, together := map[string]*way{}, new(relayCall)
-	for i := range ops {
-		to := destinationOf(&ops[i])
-		w := ways[to]
-		if w == nil {
-			w = &way{Way: book.Admit(to), call: together}
-			if ways[to] = w; w.Way == destination.Alone || w.Way == destination.Probe {
-				w.call = &relayCall{trial: to}
-				calls = append(calls, w.call)
-			}
-		}
-		c := w.call
-		owners[i].waits = forBroker
-		if w.Way == destination.Wait {
-			c = &waiting
-			owners[i].waits = forDestination
-		}
-		c.ops, c.owners = append(c.ops, ops[i]), append(c.owners, owners[i])
-		if w.Way == destination.Probe {
-			w.Way = destination.Wait
-		}
-	}
-	if len(together.ops) > 0 {
-		calls = append(calls, together)
-	}
-	return calls, waiting
+	return completer.CompleteWith(r.Settling(), ops)
 }
 
 // perform sends the operations of a call. It ends the call if there is no answer in time, while the
 // broker is there. yield is called when the call takes long.
-func (r *relay) perform(ctx context.Context, c *relayCall, yield func()) {
+func (r *relaySender) perform(ctx context.Context, c *relayCall, yield func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var (
@@ -114,7 +127,7 @@ func (r *relay) perform(ctx context.Context, c *relayCall, yield func()) {
 		}
 		if passed == destination.SlowAfter && slow == nil {
 			slow = c.destinations()
-			r.book().Slow(slow)
+			r.book.Slow(slow)
 			yield()
 		}
 		if passed >= destination.AnswerWithin {
@@ -131,14 +144,30 @@ func (r *relay) perform(ctx context.Context, c *relayCall, yield func()) {
 	over, c.expired = true, expired
 	timer.Stop()
 	if slow != nil {
-		r.book().Fast(slow)
+		r.book.Fast(slow)
 	}
 }
 
+// failures returns the errors of the operations of a dispatch, by their index.
+func failures(err error, total int) map[int]error {
+	if err == nil {
+		return nil
+	}
+	refusal, ok := errors.AsType[*transport.DispatchError](err)
+	if !ok {
+		refusal, _ = errors.AsType[*transport.DispatchError](transport.FailAll(total, err))
+	}
+	failed := make(map[int]error, len(refusal.Ops))
+	for _, op := range refusal.Ops {
+		failed[op.Index] = op.Err
+	}
+	return failed
+}
+
 // sendAlone sends one operation, unless its destination takes none at the moment.
-func (r *relay) sendAlone(ctx context.Context, op transport.Operation, yield func()) error {
+func (r *relaySender) sendAlone(ctx context.Context, op transport.Operation, yield func()) error {
 	c, to := &relayCall{ops: []transport.Operation{op}}, destinationOf(&op)
-	switch r.book().Admit(to) {
+	switch r.book.Admit(to) {
 	case destination.Wait:
 		return errWaits
 	case destination.Alone, destination.Probe:
@@ -155,21 +184,20 @@ var errWaits = fmt.Errorf("%w: its state is in the health of the outbox", transp
 
 // away reports whether the driver says that the broker accepts nothing at the moment, or that there
 // is no connection.
-func (r *relay) away() bool {
-	conn := r.live.conn
-	if b, ok := conn.(transport.Blocker); ok && b.Blocked() {
+func (r *relaySender) away() bool {
+	if b, ok := r.Conn.(transport.Blocker); ok && b.Blocked() {
 		return true
 	}
-	c, ok := conn.(transport.ConnectionReporter)
+	c, ok := r.Conn.(transport.ConnectionReporter)
 	return ok && !c.Connected()
 }
 
 // judge records the outcomes of a call for its destinations.
-func (r *relay) judge(ctx context.Context, c *relayCall, failed map[int]error) {
+func (r *relaySender) judge(ctx context.Context, c *relayCall, failed map[int]error) {
 	_, answered := errors.AsType[*transport.DispatchError](c.err)
 	answered = answered || c.err == nil
-	if c.err == nil && r.book().Calm() {
-		r.book().AllAnswered()
+	if c.err == nil && r.book.Calm() {
+		r.book.AllAnswered()
 		return
 	}
 	worst := map[string]destination.Kind{}
@@ -197,19 +225,19 @@ func (r *relay) judge(ctx context.Context, c *relayCall, failed map[int]error) {
 		if kind == destination.Silent {
 			err = errNoAnswer
 		}
-		if _, begins := r.book().Failed(to, kind, err); begins {
-			r.live.e.cfg.Logger.WarnContext(ctx, "a destination of the outbox accepts no messages: they wait, and others are sent",
+		if _, begins := r.book.Failed(to, kind, err); begins {
+			r.Log.WarnContext(ctx, "a destination of the outbox accepts no messages: they wait, and others are sent",
 				slog.String("queue", to), slog.String("problem", kind.String()), slog.Any("error", err))
 		}
 	}
 	if c.trial != "" {
-		r.book().End(c.trial)
+		r.book.End(c.trial)
 	}
 }
 
 // kindOf returns what the error of an operation says of its destination, and reports whether it
 // says anything.
-func (r *relay) kindOf(ctx context.Context, c *relayCall, err error) (kind destination.Kind, known bool) {
+func (r *relaySender) kindOf(ctx context.Context, c *relayCall, err error) (kind destination.Kind, known bool) {
 	_, busy := errors.AsType[*transport.BusyError](err)
 	switch {
 	case busy:
@@ -218,59 +246,105 @@ func (r *relay) kindOf(ctx context.Context, c *relayCall, err error) (kind desti
 		return destination.Well, true
 	case c.expired && (!errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrOutcomeUnknown)):
 		return destination.Silent, true
-	case r.outbox.own, ctx.Err() != nil, errors.Is(err, transport.ErrClosed), r.away():
+	case r.Outbox.own, ctx.Err() != nil, errors.Is(err, transport.ErrClosed), r.away():
 		return destination.Well, false
 	}
 	return destination.Unreachable, true
 }
 
-func (r *relay) answered(ctx context.Context, to string) {
-	was := r.book().Answered(to)
+func (r *relaySender) answered(ctx context.Context, to string) {
+	was := r.book.Answered(to)
 	if was.Kind == destination.Well {
 		return
 	}
-	r.live.e.cfg.Logger.InfoContext(ctx, "a destination of the outbox answers again: its messages are sent",
+	r.Log.InfoContext(ctx, "a destination of the outbox answers again: its messages are sent",
 		slog.String("queue", to), slog.Duration("after", time.Since(was.Since)), slog.Int64("rows", was.Rows))
 }
 
-func (r *relay) book() *destination.Book { return &r.outbox.book }
-
-// callEvery is the time between two portions of rows that are called back.
-const callEvery = 250 * time.Millisecond
-
-// callBack has rows that wait for destinations received before they are due, until ctx ends.
-func (r *relay) callBack(ctx context.Context) {
-	changed := r.book().Changed()
-	for {
-		handles, forgotten, left := r.book().Call()
-		for _, s := range forgotten {
-			r.live.e.cfg.Logger.InfoContext(ctx, "no message of the outbox waits for a destination any more: whether it accepts messages is unknown",
-				slog.String("queue", s.Destination), slog.Duration("after", time.Since(s.Since)))
-		}
-		if r.hasten(ctx, handles); left {
-			if backoff.Sleep(ctx, callEvery) != nil {
-				return
-			}
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		}
+// keeps reports whether an operation that failed with err stays in the outbox. One that the broker
+// refuses moves to the error queue, so that it holds up no other.
+func (r *relaySender) keeps(ctx context.Context, op *transport.Operation, own *owner, err error, yield func()) bool {
+	missing := errors.Is(err, transport.ErrNoQueue)
+	if missing { // further messages for it fail before their commit
+		r.Outbox.destinations.expect(op.Queue, 0)
 	}
+	final := copies.Permanent(err)
+	if own.waits = forBroker; copies.Unanswered(err) {
+		if r.book.Unwell(destinationOf(op)) {
+			own.waits = forDestination
+		}
+		return true
+	}
+	if r.mayBeFull(op, err) {
+		now := r.Outbox.now()
+		if own.refused.IsZero() {
+			own.refused, own.outdated = now, true
+		}
+		if own.waits = forDestination; now.Sub(own.refused) < r.RefusedFor {
+			return true
+		}
+		final = true
+	}
+	if own.tries++; !final && own.tries < settle.Tries {
+		return true
+	}
+	if op.Message.Headers.Get(header.ControlMessage) != "" {
+		r.Log.WarnContext(ctx, "a notice to ServiceControl was refused and is discarded: the audit copy reports the success",
+			slog.String("queue", op.Queue), slog.Any("error", err))
+		return false
+	}
+	if moved := r.toErrorQueue(ctx, op, err, yield); moved != nil {
+		if !copies.Unanswered(moved) {
+			r.refusedRows.add(op, moved)
+		}
+		if !copies.Unanswered(moved) || r.book.Unwell(r.Refusals.ErrorQueue) {
+			own.waits = forErrorQueue
+		}
+		if errors.Is(moved, errWaits) {
+			return true
+		}
+		r.Log.ErrorContext(ctx, "the broker and the error queue refused a message of the outbox: it stays there",
+			slog.String("queue", op.Queue), slog.Any("error", errors.Join(err, moved)))
+		return true
+	}
+	r.refused.Add(1)
+	return false
 }
 
-// hasten has rows received now.
-func (r *relay) hasten(ctx context.Context, handles []string) {
-	hastener, ok := r.outbox.conn.(transport.Hastener)
-	if !ok || len(handles) == 0 {
-		return
+// mayBeFull reports whether the destination of an operation that failed with err is full: then the
+// message waits for it. Audit copies and notices to ServiceControl do not wait.
+func (r *relaySender) mayBeFull(op *transport.Operation, err error) bool {
+	return errors.Is(err, transport.ErrFull) && !copies.Unanswered(err) && r.RefusedFor > 0 &&
+		op.Message.Headers.Get(header.ControlMessage) == "" && !r.isAudit([]transport.Operation{*op})
+}
+
+// toErrorQueue moves the message of an operation that failed with cause to the error queue. It
+// failed in the queue that it is for, so that a return brings it there.
+func (r *relaySender) toErrorQueue(ctx context.Context, op *transport.Operation, cause error, yield func()) error {
+	refused := r.Refusals.Of(op.Message, cmp.Or(op.Queue, r.Queue), r.Unsent(op.Queue, cause), "outbox")
+	err := refused.ToErrorQueue(func(moved transport.Operation) error {
+		return copies.Single(r.sendAlone(ctx, moved, yield))
+	})
+	if err != nil {
+		return fmt.Errorf("error queue %q: %w", r.Refusals.ErrorQueue, err)
 	}
-	within, cancel := context.WithTimeout(ctx, backlogEvery)
-	defer cancel()
-	if err := hastener.Hasten(within, r.outbox.queue, handles); err != nil && ctx.Err() == nil {
-		r.live.e.cfg.Logger.WarnContext(ctx, "messages of the outbox whose destination answers again are sent later, when they are due",
-			slog.Int("rows", len(handles)), slog.Any("error", err))
+	refused.Report(ctx, "a message of the outbox was refused and moved to the error queue")
+	return nil
+}
+
+// isAudit reports whether operations are copies for the audit queue alone.
+func (r *relaySender) isAudit(ops []transport.Operation) bool {
+	return r.AuditQueue != "" && !slices.ContainsFunc(ops, func(op transport.Operation) bool {
+		return r.Refusals.Names.Of(op.Queue) != r.AuditQueue
+	})
+}
+
+// noteRemoval records whether rows that were sent can be removed.
+func (r *relaySender) noteRemoval(ctx context.Context, err error) {
+	_, before := r.removal.Failing()
+	_ = r.removal.Note(err)
+	if before == nil && err != nil {
+		r.Log.WarnContext(ctx, "messages of the outbox were sent, and cannot be removed from it at the moment: "+
+			"it is tried again, because they would be sent again", slog.Any("error", work.WithAdvice(err)))
 	}
 }

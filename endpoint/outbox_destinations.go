@@ -111,3 +111,15 @@ func (d *destinations) expect(queue string, while time.Duration) {
 	}
 	d.known[queue] = time.Now().Add(while)
 }
+
+// destinationOf returns the name of an operation's destination: of its queue, or of the events that
+// it publishes.
+func destinationOf(op *transport.Operation) string {
+	if op.Queue != "" {
+		return op.Queue
+	}
+	if len(op.Types) > 0 {
+		return "events of type " + op.Types[0]
+	}
+	return ""
+}

@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -10,61 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
-	"github.com/holdfast-go/holdfast/header"
-	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// keeps reports whether an operation that failed with err stays in the outbox. One that the broker
-// refuses moves to the error queue, so that it holds up no other.
-func (r *relay) keeps(ctx context.Context, op *transport.Operation, own *owner, err error, yield func()) bool {
-	missing := errors.Is(err, transport.ErrNoQueue)
-	if missing { // further messages for it fail before their commit
-		r.outbox.destinations.expect(op.Queue, 0)
-	}
-	final := copies.Permanent(err)
-	if own.waits = forBroker; copies.Unanswered(err) {
-		if r.book().Unwell(destinationOf(op)) {
-			own.waits = forDestination
-		}
-		return true
-	}
-	if r.mayBeFull(op, err) {
-		now := r.outbox.now()
-		if own.refused.IsZero() {
-			own.refused, own.outdated = now, true
-		}
-		if own.waits = forDestination; now.Sub(own.refused) < r.live.e.cfg.OutboxRefusedFor {
-			return true
-		}
-		final = true
-	}
-	if own.tries++; !final && own.tries < settle.Tries {
-		return true
-	}
-	if op.Message.Headers.Get(header.ControlMessage) != "" {
-		r.live.e.cfg.Logger.WarnContext(ctx, "a notice to ServiceControl was refused and is discarded: the audit copy reports the success",
-			slog.String("queue", op.Queue), slog.Any("error", err))
-		return false
-	}
-	if moved := r.toErrorQueue(ctx, op, err, yield); moved != nil {
-		if !copies.Unanswered(moved) {
-			r.refusedRows.add(op, moved)
-		}
-		if !copies.Unanswered(moved) || r.book().Unwell(r.live.recoverability.ErrorQueue) {
-			own.waits = forErrorQueue
-		}
-		if errors.Is(moved, errWaits) {
-			return true
-		}
-		r.live.e.cfg.Logger.ErrorContext(ctx, "the broker and the error queue refused a message of the outbox: it stays there",
-			slog.String("queue", op.Queue), slog.Any("error", errors.Join(err, moved)))
-		return true
-	}
-	r.refused.Add(1)
-	return false
-}
+// queuesRefuse is the time after which the outbox sends a message again that its queue and the
+// error queue have refused.
+const queuesRefuse = time.Minute
 
 // refusedRows are the messages of the outbox that their queue and the error queue have refused. A
 // message that another instance sends is forgotten after a while.
@@ -132,73 +82,39 @@ func (r *refusedRows) refusal() error {
 	return r.err
 }
 
-// mayBeFull reports whether the destination of an operation that failed with err is full: then the
-// message waits for it. Audit copies and notices to ServiceControl do not wait.
-func (r *relay) mayBeFull(op *transport.Operation, err error) bool {
-	return errors.Is(err, transport.ErrFull) && !copies.Unanswered(err) && r.live.e.cfg.OutboxRefusedFor > 0 &&
-		op.Message.Headers.Get(header.ControlMessage) == "" && !r.isAudit([]transport.Operation{*op})
+// unreadable is the stored messages that cannot be decoded. It logs them at most once a minute.
+type unreadable struct {
+	mu     sync.Mutex // guards the rest
+	err    error      // of the last one
+	seen   time.Time
+	logged time.Time
 }
 
-// takeRefused removes the time of the first refusal from a stored message, and returns it; zero if
-// there is none.
-func takeRefused(m *transport.Message) time.Time {
-	text := m.Headers.Get(header.HoldfastOutboxRefused)
-	if text == "" {
-		return time.Time{}
+// unreadableFor is the least time for which a stored message that cannot be decoded is reported
+// after it was received.
+const unreadableFor = 5 * time.Minute
+
+func (u *unreadable) add(ctx context.Context, log *slog.Logger, id string, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.err = fmt.Errorf("row %s: %w", id, err)
+	u.seen = time.Now()
+	if time.Since(u.logged) < time.Minute {
+		return
 	}
-	m.Headers.Del(header.HoldfastOutboxRefused)
-	refused, err := header.ParseTime(text)
-	if err != nil {
-		return time.Time{} // no relay has written it
-	}
-	return refused
+	u.logged = u.seen
+	log.ErrorContext(ctx, "a message in the outbox cannot be read: it stays there, and others are sent",
+		slog.String("row", id), slog.Any("error", err))
 }
 
-// withRefused returns an operation whose message has the time of its first refusal, to be stored.
-func withRefused(op transport.Operation, refused time.Time) transport.Operation {
-	if refused.IsZero() {
-		return op
+// found returns the last error while its row may be there: it is received again, by this or another
+// instance, whenever its lease has ended. Without leases it is received once. found returns nil
+// otherwise.
+func (u *unreadable) found(lease time.Duration) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if lease > 0 && time.Since(u.seen) > max(unreadableFor, 3*lease) {
+		return nil
 	}
-	m := *op.Message
-	m.Headers = m.Headers.Clone()
-	m.Headers.Set(header.HoldfastOutboxRefused, header.FormatTime(refused))
-	op.Message = &m
-	return op
+	return u.err
 }
-
-// toErrorQueue moves the message of an operation that failed with cause to the error queue. It
-// failed in the queue that it is for, so that a return brings it there.
-func (r *relay) toErrorQueue(ctx context.Context, op *transport.Operation, cause error, yield func()) error {
-	l := r.live
-	destination := op.Queue
-	if destination == "" { // a published message
-		destination = l.names.Of(l.e.cfg.Name)
-	}
-	refused := l.auditor.Refusals.Of(op.Message, destination, &unsentError{op.Queue, cause}, "outbox")
-	err := refused.ToErrorQueue(func(moved transport.Operation) error {
-		return copies.Single(r.sendAlone(ctx, moved, yield))
-	})
-	if err != nil {
-		return fmt.Errorf("error queue %q: %w", l.auditor.Refusals.ErrorQueue, err)
-	}
-	refused.Report(ctx, "a message of the outbox was refused and moved to the error queue")
-	return nil
-}
-
-// unsentError is the failure of a message that the broker refused after it was stored.
-type unsentError struct {
-	queue string
-	err   error
-}
-
-func (e *unsentError) Error() string {
-	if e.queue == "" {
-		return fmt.Sprintf("the message was stored in the outbox, and could not be published: %v", e.err)
-	}
-	return fmt.Sprintf("the message was stored in the outbox, and could not be sent to queue %q: %v", e.queue, e.err)
-}
-
-func (e *unsentError) Unwrap() error { return e.err }
-
-// FaultClass returns the class of the fault in the error queue.
-func (e *unsentError) FaultClass() string { return "undeliverable" }

@@ -31,35 +31,29 @@ const (
 	relayLast = time.Second
 )
 
-// relay sends the messages in the outbox to the broker. Every instance has one: each receives other
-// rows.
+// relay sends the messages in the outbox to the broker. Every instance has a relay: each receives
+// other rows.
 type relay struct {
-	live     *live
-	outbox   *outbox
-	receiver transport.Receiver
-	state    pump.Reception
-	removal  pump.Reception // of the removals of rows that were sent
+	relaySender
+	receiver  transport.Receiver
+	receiving pump.Reception
 
 	active chan struct{} // has a token for each batch that is being sent
 	held   chan struct{} // has a token for each batch that is not settled
 	stray  atomic.Int32  // batches without tokens, because a destination does not answer
-
-	sent        atomic.Int64 // messages that the broker has accepted
-	refused     atomic.Int64 // messages that were moved to the error queue
-	refusedRows refusedRows
-	unreadable  unreadable
 }
 
-// newRelay opens the relay of the outbox.
-func (l *live) newRelay(ctx context.Context) (*relay, error) {
-	o := l.timers
+// openRelay opens the relay of an outbox.
+func openRelay(ctx context.Context, cfg relayConfig) (*relay, error) {
+	o := cfg.Outbox
 	receiver, err := o.conn.OpenReceiver(ctx, transport.ReceiverOptions{Queue: o.queue})
 	if err != nil {
 		return nil, err
 	}
-	r := &relay{live: l, outbox: o, receiver: receiver, state: pump.Reception{Queue: o.queue}}
+	r := &relay{receiver: receiver, receiving: pump.Reception{Queue: o.queue}}
+	r.relayConfig, r.book = cfg, &o.book
 	r.active, r.held = make(chan struct{}, relayActive), make(chan struct{}, relayHeld)
-	if l.e.cfg.Concurrency == 1 { // messages keep their order
+	if cfg.InOrder {
 		r.active, r.held = make(chan struct{}, 1), make(chan struct{}, 1)
 		return r, nil
 	}
@@ -67,26 +61,31 @@ func (l *live) newRelay(ctx context.Context) (*relay, error) {
 	return r, nil
 }
 
-// relayUntilEnd relays what is stored in the outbox, beside the handlers. The result waits until
-// what they have stored is sent, for at most StopTimeout.
-func (l *live) relayUntilEnd(ctx context.Context) (end func()) {
-	if l.relay == nil {
+// begin relays the stored messages, beside the handlers. The result waits until the messages that
+// the handlers have stored are sent, for at most StopTimeout.
+func (r *relay) begin(ctx context.Context) (end func()) {
+	if r == nil {
 		return func() {}
 	}
 	stopping := make(chan struct{})
 	watching, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	if l.outbox != nil {
-		running.Go(func() { l.outbox.watch(watching) })
+	if !r.Outbox.own {
+		running.Go(func() { r.Outbox.watch(watching) })
 	}
-	running.Go(func() { l.relay.callBack(watching) })
-	running.Go(func() { l.relay.run(ctx, stopping) })
+	running.Go(func() { r.callBack(watching) })
+	running.Go(func() { r.run(ctx, stopping) })
 	return func() {
 		close(stopping)
 		cancel()
 		running.Wait()
-		l.relay.hasten(context.WithoutCancel(ctx), l.relay.book().CallAll())
+		r.hasten(context.WithoutCancel(ctx), r.book.CallAll())
 	}
+}
+
+// note records the error of a receive, and reports an outage.
+func (r *relay) note(ctx context.Context, err error) {
+	r.Notifier.Outage(ctx, r.receiving.Queue, r.receiving.Note(err))
 }
 
 // run relays until stopping is closed and no stored message is left, or until StopTimeout has
@@ -102,17 +101,16 @@ func (r *relay) run(running context.Context, stopping <-chan struct{}) {
 		began := time.Now()
 		<-stopping
 		interrupt()
-		if most := r.live.e.cfg.StopTimeout; most > 0 && backoff.Sleep(ctx, max(relayLast, most-time.Since(began))) == nil {
+		if most := r.StopTimeout; most > 0 && backoff.Sleep(ctx, max(relayLast, most-time.Since(began))) == nil {
 			end()
 		}
 	})
 	var batches sync.WaitGroup
 	defer batches.Wait()
-	note := r.live.watch(ctx, &r.state)
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 	longest := time.Duration(0) // of the failed receives of an outage
 	works := func() {
-		note(nil)
+		r.note(ctx, nil)
 		pause.Reset()
 		longest = 0
 	}
@@ -143,7 +141,7 @@ func (r *relay) run(running context.Context, stopping <-chan struct{}) {
 		}
 		if receiving.Err() == nil && err != nil {
 			longest = max(longest, time.Since(began), 1)
-			note(err)
+			r.note(ctx, err)
 			_ = pause.Wait(receiving)
 		}
 	}
@@ -195,7 +193,7 @@ func (t *tokens) idle() {
 func (t *tokens) yield() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.held || t.stray || cap(t.relay.held) == 1 {
+	if !t.held || t.stray || t.relay.InOrder {
 		return
 	}
 	if t.relay.stray.Add(1) > relayStray {
@@ -230,9 +228,9 @@ func (t *tokens) give() {
 func (r *relay) send(ctx context.Context, ds []transport.Delivery) {
 	t := &tokens{relay: r, active: true, held: true}
 	defer t.end()
-	b := &relayBatch{relay: r, yield: t.yield}
+	b := &relayBatch{sender: &r.relaySender, yield: t.yield}
 	b.decode(ctx, ds)
-	stop := b.renew(ctx)
+	stop := b.rows.renew(ctx, r.receiver, r.Outbox.conn.Limits().Lease)
 	defer stop()
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 	for {
@@ -240,7 +238,7 @@ func (r *relay) send(ctx context.Context, ds []transport.Delivery) {
 		if len(b.ops) == 0 {
 			break
 		}
-		if cap(r.active) > 1 {
+		if !r.InOrder {
 			t.idle() // so that the others are sent meanwhile
 		}
 		b.completeSent(ctx)
@@ -260,49 +258,70 @@ func (r *relay) send(ctx context.Context, ds []transport.Delivery) {
 	}
 }
 
-// noteRemoval records whether rows that were sent can be removed.
-func (r *relay) noteRemoval(ctx context.Context, err error) {
-	_, before := r.removal.Failing()
-	_ = r.removal.Note(err)
-	if before == nil && err != nil {
-		r.live.e.cfg.Logger.WarnContext(ctx, "messages of the outbox were sent, and cannot be removed from it at the moment: "+
-			"it is tried again, because they would be sent again", slog.Any("error", work.WithAdvice(err)))
+// callEvery is the time between two portions of rows that are called back.
+const callEvery = 250 * time.Millisecond
+
+// callBack has rows that wait for destinations received before they are due, until ctx ends.
+func (r *relay) callBack(ctx context.Context) {
+	changed := r.book.Changed()
+	for {
+		handles, forgotten, left := r.book.Call()
+		for _, s := range forgotten {
+			r.Log.InfoContext(ctx, "no message of the outbox waits for a destination any more: whether it accepts messages is unknown",
+				slog.String("queue", s.Destination), slog.Duration("after", time.Since(s.Since)))
+		}
+		if r.hasten(ctx, handles); left {
+			if backoff.Sleep(ctx, callEvery) != nil {
+				return
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
 	}
 }
 
-// unreadable is the stored messages that cannot be decoded. It logs them at most once a minute.
-type unreadable struct {
-	mu     sync.Mutex // guards the rest
-	err    error      // of the last one
-	seen   time.Time
-	logged time.Time
-}
-
-// unreadableFor is the least time for which a stored message that cannot be decoded is reported
-// after it was received.
-const unreadableFor = 5 * time.Minute
-
-func (u *unreadable) add(ctx context.Context, log *slog.Logger, id string, err error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.err = fmt.Errorf("row %s: %w", id, err)
-	u.seen = time.Now()
-	if time.Since(u.logged) < time.Minute {
+// hasten has rows received now.
+func (r *relay) hasten(ctx context.Context, handles []string) {
+	hastener, ok := r.Outbox.conn.(transport.Hastener)
+	if !ok || len(handles) == 0 {
 		return
 	}
-	u.logged = u.seen
-	log.ErrorContext(ctx, "a message in the outbox cannot be read: it stays there, and others are sent",
-		slog.String("row", id), slog.Any("error", err))
+	within, cancel := context.WithTimeout(ctx, backlogEvery)
+	defer cancel()
+	if err := hastener.Hasten(within, r.Outbox.queue, handles); err != nil && ctx.Err() == nil {
+		r.Log.WarnContext(ctx, "messages of the outbox whose destination answers again are sent later, when they are due",
+			slog.Int("rows", len(handles)), slog.Any("error", err))
+	}
 }
 
-// found returns the last error while its row may be there: it is received again, by this or another
-// instance, whenever its lease has ended. Without leases it is received once. found returns nil
-// otherwise.
-func (u *unreadable) found(lease time.Duration) error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if lease > 0 && time.Since(u.seen) > max(unreadableFor, 3*lease) {
-		return nil
+// relayStatus is the state of a relay.
+type relayStatus struct {
+	sent, refused int64    // messages
+	problems      []string // reasons why the endpoint is not ready
+	warnings      []string
+}
+
+// status returns the state of the relay.
+func (r *relay) status() relayStatus {
+	s := relayStatus{sent: r.sent.Load(), refused: r.refused.Load()}
+	failing := func(doing string, r *pump.Reception) {
+		if since, err := r.Failing(); err != nil {
+			s.problems = append(s.problems, fmt.Sprintf("%s the outbox has been failing since %s: %v",
+				doing, since.UTC().Format(time.RFC3339), work.WithAdvice(err)))
+		}
 	}
-	return u.err
+	failing("receiving from", &r.receiving)
+	failing("removing sent messages from", &r.removal)
+	if err := r.refusedRows.refusal(); err != nil {
+		s.problems = append(s.problems,
+			fmt.Sprintf("messages of the outbox wait, because their queue and the error queue have refused them: %v", err))
+	}
+	if err := r.unreadable.found(r.Outbox.conn.Limits().Lease); err != nil {
+		s.warnings = append(s.warnings, fmt.Sprintf("messages in the outbox cannot be read: %v", err))
+	}
+	return s
 }

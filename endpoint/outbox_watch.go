@@ -8,7 +8,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
 	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
-	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/handledid"
 	"github.com/holdfast-go/holdfast/internal/uuid"
@@ -210,11 +209,12 @@ func (l *live) addOutbox(h *Health) {
 	if l.relay == nil {
 		return
 	}
-	l.relay.addHealth(h)
+	relay := l.relay.status()
+	h.Reasons, h.Warnings = append(h.Reasons, relay.problems...), append(h.Warnings, relay.warnings...)
 	if l.outbox == nil {
 		return
 	}
-	o := &OutboxHealth{Ready: -1, Unsettled: -1, Sent: l.relay.sent.Load(), Refused: l.relay.refused.Load()}
+	o := &OutboxHealth{Ready: -1, Unsettled: -1, Sent: relay.sent, Refused: relay.refused}
 	if stats := l.outbox.backlog.stats.Load(); stats != nil {
 		o.Ready, o.Unsettled, o.Oldest = stats.Ready, stats.Unsettled, stats.Oldest
 	}
@@ -228,21 +228,5 @@ func (l *live) addOutbox(h *Health) {
 	}
 	if w, ok := l.outbox.conn.(transport.Warner); ok {
 		h.Warnings = append(h.Warnings, w.Warnings()...)
-	}
-}
-
-// addHealth adds the state of the relay to h.
-func (r *relay) addHealth(h *Health) {
-	if since, err := r.state.Failing(); err != nil {
-		h.bad("receiving from the outbox has been failing since %s: %v", since.UTC().Format(time.RFC3339), work.WithAdvice(err))
-	}
-	if since, err := r.removal.Failing(); err != nil {
-		h.bad("removing sent messages from the outbox has been failing since %s: %v", since.UTC().Format(time.RFC3339), work.WithAdvice(err))
-	}
-	if err := r.refusedRows.refusal(); err != nil {
-		h.bad("messages of the outbox wait, because their queue and the error queue have refused them: %v", err)
-	}
-	if err := r.unreadable.found(r.outbox.conn.Limits().Lease); err != nil {
-		h.Warnings = append(h.Warnings, fmt.Sprintf("messages in the outbox cannot be read: %v", err))
 	}
 }

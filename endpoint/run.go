@@ -211,7 +211,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 		sources = append(sources, own)
 	}
 	if l.timers != nil {
-		if l.relay, err = l.newRelay(ctx); err != nil {
+		if l.relay, err = l.openRelay(ctx); err != nil {
 			return fmt.Errorf("endpoint %q: %w", l.e.cfg.Name, err)
 		}
 		defer func() { err = errors.Join(err, l.relay.receiver.Close()) }()
@@ -229,7 +229,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	l.e.live.Store(l)
 	close(l.e.ready)
 	defer l.e.live.Store(nil)
-	defer l.relayUntilEnd(ctx)() // after the functions of Background have returned, which may store messages
+	defer l.relay.begin(ctx)() // after the functions of Background have returned, which may store messages
 	defer l.background(ctx)()
 	defer l.watchCalls(ctx)()
 	l.quarantine.begin(ctx)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/pump"
-	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -51,11 +50,7 @@ func (l *live) openSource(
 // watch returns the function that the pump calls after each Receive that failed, and after the
 // first that succeeded.
 func (l *live) watch(ctx context.Context, r *pump.Reception) func(error) {
-	return func(err error) {
-		if outage := r.Note(err); outage != nil {
-			l.notifier.Critical(ctx, recoverability.Failure{Queue: r.Queue, Now: time.Now(), Err: outage})
-		}
-	}
+	return func(err error) { l.notifier.Outage(ctx, r.Queue, r.Note(err)) }
 }
 
 // addTo adds the source's queue to h.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
@@ -104,6 +105,14 @@ func (n *Notifier) call(
 // Critical reports a condition that the endpoint cannot mend by itself.
 func (n *Notifier) Critical(ctx context.Context, f recoverability.Failure) {
 	n.Notify(ctx, recoverability.Notification{Kind: recoverability.CriticalError, Failure: &f})
+}
+
+// Outage reports that receives from a queue have been failing for long, because of err, unless err
+// is nil.
+func (n *Notifier) Outage(ctx context.Context, queue string, err error) {
+	if err != nil {
+		n.Critical(ctx, recoverability.Failure{Queue: queue, Now: time.Now(), Err: err})
+	}
 }
 
 // Next returns the next place in the order of the notifications of a message. Next is called before
