@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
 	"github.com/holdfast-go/holdfast/endpoint/internal/work"
@@ -160,6 +161,23 @@ func (a *attempt) finish(ctx context.Context, ops []transport.Operation) error {
 		return a.session.unit.Fail(&work.CommitError{Err: err})
 	}
 	a.live.outage.Committed()
+	return nil
+}
+
+// store commits ops and the key of the message in the outbox's database, with the writes in tx
+// where there is one. Then it completes the message. The notice to ServiceControl and the audit
+// copy are stored too: the broker may refuse them, which concerns neither the message nor ops.
+func (a *attempt) store(ctx context.Context, tx transport.Tx, ops []transport.Operation) error {
+	if a.Over() {
+		return settle.ErrSettled
+	}
+	own := a.audit.With(ctx, a.live.outbox.cancels(a.session.unit.Cancelled()), &a.audited)
+	if err := a.live.outbox.commit(a.Context(), &a.session.unit, tx, ops, own); err != nil {
+		return err
+	}
+	// The message is handled: that it cannot be completed is not its failure.
+	a.Try(ctx, a.Received.Complete, "a message was handled but could not be completed: "+
+		"the broker delivers it again, and it is recognized")
 	return nil
 }
 

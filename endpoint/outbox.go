@@ -8,9 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
 	"github.com/holdfast-go/holdfast/endpoint/internal/inbox"
-	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
 	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
@@ -22,23 +20,6 @@ const outboxSuffix = ".outbox"
 // inboxSuffix is appended to the endpoint's name for the name of its inbox.
 const inboxSuffix = ".handled"
 
-// outbox is the database in which the messages of handlers are stored, in one commit with what the
-// handlers write. The stored messages are a queue of it, from which relays send them to the broker.
-type outbox struct {
-	conn   transport.Conn
-	store  transport.OutboxStore
-	queue  string
-	inbox  string
-	maxRow int  // bytes of one stored message; 0 is no limit
-	joins  bool // messages can be stored in a transaction of the caller
-	own    bool // it is in the transport's own database, and timers alone wait in it
-
-	destinations destinations
-	book         destination.Book // of the destinations that the relay sends to
-	backlog      backlog
-	outage       *outage.Database
-}
-
 // openOutbox connects to the database of the outbox. It returns nil where none is configured.
 func (e *Endpoint) openOutbox(ctx context.Context, shared *transport.Shared) (*outbox, error) {
 	if e.cfg.Outbox == nil {
@@ -48,31 +29,12 @@ func (e *Endpoint) openOutbox(ctx context.Context, shared *transport.Shared) (*o
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: connect to the outbox: %w", e.cfg.Name, err)
 	}
-	o, ok := e.outboxOn(conn)
+	o, ok := newOutbox(conn, e.cfg.Name+outboxSuffix, e.cfg.Name+inboxSuffix)
 	if !ok {
 		err := fmt.Errorf("endpoint %q: a %T cannot be an outbox: use a transport on a SQL database", e.cfg.Name, e.cfg.Outbox)
 		return nil, errors.Join(err, conn.Close())
 	}
 	return o, nil
-}
-
-// outboxOn returns the outbox in the database that conn is connected to, and reports whether it can
-// be there.
-func (e *Endpoint) outboxOn(conn transport.Conn) (o *outbox, ok bool) {
-	store, ok := conn.(transport.OutboxStore)
-	_, joins := conn.(transport.TxDispatcher)
-	return &outbox{
-		conn: conn, store: store, joins: joins, maxRow: conn.Limits().MaxBody,
-		queue: e.cfg.Name + outboxSuffix, inbox: e.cfg.Name + inboxSuffix,
-	}, ok
-}
-
-// now returns the time by the clock that all instances share.
-func (o *outbox) now() time.Time {
-	if c, ok := o.conn.(transport.Clock); ok {
-		return c.Now()
-	}
-	return time.Now()
 }
 
 // env is the environment in which the endpoint opens its transport and its outbox.
@@ -81,14 +43,6 @@ func (e *Endpoint) env(shared *transport.Shared) transport.Env {
 		Logger: e.cfg.Logger, Endpoint: e.cfg.Name, Instance: e.cfg.Instance, Shared: shared,
 		Remember: max(0, e.cfg.Remember),
 	}
-}
-
-// close closes the connection to the database.
-func (o *outbox) close() error {
-	if o == nil {
-		return nil
-	}
-	return o.conn.Close()
 }
 
 // outboxPlan is what the endpoint needs in the database of its outbox.
@@ -113,7 +67,7 @@ func (l *live) prepareOutbox(ctx context.Context) error {
 	switch {
 	case err != nil:
 	case l.outbox != nil:
-		l.outbox.destinations.conn, l.outbox.destinations.limits = l.conn, l.limits
+		l.outbox.sendTo(l.conn)
 		plan := l.e.outboxPlan()
 		plan.Queues[0].Timers = false // a table of the version before is used, and refuses timers
 		plan.Records = nil            // see verifyRecords
@@ -132,7 +86,7 @@ func (l *live) prepareOutbox(ctx context.Context) error {
 	if l.outbox != nil || l.inbox != nil {
 		l.outage = newOutage(ctx, l)
 		if l.outbox != nil {
-			l.outbox.outage = l.outage
+			l.outbox.onCommit = l.outage.Committed
 		}
 	}
 	if err != nil {

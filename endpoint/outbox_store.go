@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
+	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
 	"github.com/holdfast-go/holdfast/endpoint/internal/work"
+	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/envelope"
 	"github.com/holdfast-go/holdfast/internal/uuid"
@@ -17,21 +20,66 @@ import (
 // maxEnvelope is the size in bytes up to which the messages of a handler are stored as one row.
 const maxEnvelope = 4 << 20
 
-// store commits ops and the key of the message in the outbox's database, with the writes in tx
-// where there is one. Then it completes the message. The notice to ServiceControl and the audit
-// copy are stored too: the broker may refuse them, which concerns neither the message nor ops.
-func (a *attempt) store(ctx context.Context, tx transport.Tx, ops []transport.Operation) error {
-	if a.Over() {
-		return settle.ErrSettled
+// outbox is the database in which the messages of handlers are stored, in one commit with the
+// writes of the handlers. The stored messages are a queue of the database, from which relays send
+// them to the broker.
+type outbox struct {
+	conn  transport.Conn
+	store transport.OutboxStore // of conn; nil if conn cannot be an outbox
+	queue string
+	inbox string
+	joins bool // messages can be stored in a transaction of the caller
+	own   bool // the queue is in the transport's own database, and timers alone wait there
+	// onCommit is called after each commit of the work of a message.
+	onCommit func()
+
+	maxRow       int // bytes of one stored message; 0 is no limit
+	destinations destinations
+	book         destination.Book // of the destinations that the relay sends to
+	backlog      backlog
+}
+
+// newOutbox returns the outbox in the database that conn is connected to, with the names of its
+// queue and of the inbox, and reports whether an outbox can be there.
+func newOutbox(conn transport.Conn, queue, inbox string) (o *outbox, ok bool) {
+	store, ok := conn.(transport.OutboxStore)
+	_, joins := conn.(transport.TxDispatcher)
+	return &outbox{
+		conn: conn, store: store, queue: queue, inbox: inbox, joins: joins, maxRow: conn.Limits().MaxBody,
+	}, ok
+}
+
+// sendTo sets the broker that the stored messages are sent to.
+func (o *outbox) sendTo(broker transport.Conn) {
+	o.destinations.conn, o.destinations.limits = broker, broker.Limits()
+}
+
+// close closes the connection to the database.
+func (o *outbox) close() error {
+	if o == nil {
+		return nil
 	}
-	own := a.audit.With(ctx, a.live.outbox.cancels(a.session.unit.Cancelled()), &a.audited)
-	if err := a.live.outbox.commit(a.Context(), &a.session.unit, tx, ops, own); err != nil {
-		return err
+	return o.conn.Close()
+}
+
+// now returns the time by the clock that all instances share.
+func (o *outbox) now() time.Time {
+	if c, ok := o.conn.(transport.Clock); ok {
+		return c.Now()
 	}
-	// The message is handled: that it cannot be completed is not its failure.
-	a.Try(ctx, a.Received.Complete, "a message was handled but could not be completed: "+
-		"the broker delivers it again, and it is recognized")
-	return nil
+	return time.Now()
+}
+
+// begin begins a transaction in which key is stored, unless key is nil.
+func (o *outbox) begin(ctx context.Context, key *transport.HandledKey) (transport.Tx, error) {
+	tx, err := o.store.BeginStore(ctx, transport.OutboxEntry{Inbox: o.inbox, Key: key})
+	if err == nil {
+		return tx, nil
+	}
+	if err = fmt.Errorf("begin in outbox %q: %w", o.queue, err); ctx.Err() != nil {
+		return nil, &work.ExpiredError{Err: err}
+	}
+	return nil, &work.DatabaseError{Err: err}
 }
 
 // commit stores ops, which the broker must be likely to accept, and own for the relay, with the key
@@ -52,7 +100,7 @@ func (o *outbox) commit(ctx context.Context, u *work.Unit, tx transport.Tx, ops,
 	if err != nil {
 		return u.Fail(&work.CommitError{Err: fmt.Errorf("commit in outbox %q: %w", o.queue, err)})
 	}
-	o.outage.Committed()
+	o.onCommit()
 	return nil
 }
 
@@ -122,4 +170,163 @@ func (o *outbox) due(ops []transport.Operation, now time.Time) []transport.Opera
 		ops[i].At = now.Add(ops[i].Delay(time.Now()))
 	}
 	return ops
+}
+
+// try stores what the outbox stores for a message: a key, here of no message, unless key is nil, and
+// a row, here a row that the relay removes.
+func (o *outbox) try(ctx context.Context, key *transport.HandledKey) error {
+	expired := transport.Operation{Message: &transport.Message{}, Queue: o.queue, TTL: -1}
+	rows, err := o.stored([]transport.Operation{expired})
+	if err != nil {
+		return err
+	}
+	return o.store.Store(ctx, transport.OutboxEntry{Inbox: o.inbox, Key: key, Ops: rows})
+}
+
+// timers returns ops without those of timers, and the operations that store or remove the timers. A
+// stored timer has its name in a header, for tools.
+func (o *outbox) timers(ops []transport.Operation, now time.Time) (rest, stored []transport.Operation, err error) {
+	if !slices.ContainsFunc(ops, work.IsTimer) {
+		return ops, nil, nil
+	}
+	for i := range ops {
+		if ops[i].Name == "" {
+			rest = append(rest, ops[i])
+			continue
+		}
+		if ops[i].Message == nil {
+			stored = append(stored, transport.Operation{Queue: o.queue, Name: ops[i].Name})
+			continue
+		}
+		row, err := o.row(envelope.Encode(ops[i:i+1], now, 0)[0], now)
+		if err != nil {
+			return nil, nil, err
+		}
+		row.Name, row.At = ops[i].Name, ops[i].At
+		if row.At.IsZero() {
+			row.At = now.Add(ops[i].After)
+		}
+		row.Message.Headers = header.New(header.Field{Name: header.HoldfastTimer, Value: row.Name})
+		stored = append(stored, row)
+	}
+	return rest, stored, nil
+}
+
+// apart returns ops with the operations that store the timers among them in place of these, and
+// those that remove the cancelled ones. It is for ops that are not stored in the outbox.
+func (o *outbox) apart(ctx context.Context, ops []transport.Operation, cancelled []string) ([]transport.Operation, error) {
+	if !slices.ContainsFunc(ops, work.IsTimer) && len(cancelled) == 0 {
+		return ops, nil
+	}
+	var rest, timers []transport.Operation
+	for _, op := range ops {
+		if work.IsTimer(op) {
+			timers = append(timers, op)
+		} else {
+			rest = append(rest, op)
+		}
+	}
+	if err := o.destinations.check(ctx, timers); err != nil {
+		return nil, err
+	}
+	now := o.now()
+	_, stored, err := o.timers(o.due(timers, now), now)
+	return slices.Concat(rest, stored, o.cancels(cancelled)), err
+}
+
+// cancels returns the operations that remove timers by their stored names.
+func (o *outbox) cancels(names []string) []transport.Operation {
+	var ops []transport.Operation
+	for _, name := range names {
+		ops = append(ops, transport.Operation{Queue: o.queue, Name: name})
+	}
+	return ops
+}
+
+const (
+	// backlogEvery is the time between two inspections of the outbox.
+	backlogEvery = 5 * time.Second
+	// backlogRows and backlogAge are the bounds of a backlog, above which no message is handled: a
+	// broker that accepts nothing may still deliver, and the table would grow as long as its queues
+	// have messages. Rows that wait for a destination count.
+	backlogRows = 100_000
+	backlogAge  = time.Minute
+	// auditRows is the bound of rows that wait and have audit copies alone, and auditWarns their
+	// number from which on Health warns.
+	auditRows  = 1_000_000
+	auditWarns = 100_000
+)
+
+// backlog is the depth of the outbox, as inspected last.
+type backlog struct {
+	stats atomic.Pointer[transport.QueueStats]
+	full  atomic.Bool
+}
+
+// watch inspects the outbox until ctx ends.
+func (o *outbox) watch(ctx context.Context) {
+	inspector, ok := o.conn.(transport.Inspector)
+	if !ok {
+		return
+	}
+	for {
+		within, cancel := context.WithTimeout(ctx, backlogEvery)
+		stats, err := inspector.Inspect(within, o.queue)
+		cancel()
+		if err == nil && len(stats) == 1 {
+			o.backlog.stats.Store(&stats[0])
+			o.backlog.full.Store(o.isOverfull(&stats[0]))
+		}
+		if backoff.Sleep(ctx, backlogEvery) != nil {
+			return
+		}
+	}
+}
+
+func (o *outbox) isOverfull(stats *transport.QueueStats) bool {
+	waiting, audit := o.book.Waiting()
+	return stats.Ready+waiting > backlogRows || stats.Oldest > backlogAge || audit > auditRows
+}
+
+// overfull returns an error while the outbox has a backlog.
+func (o *outbox) overfull() error {
+	if o == nil || !o.backlog.full.Load() {
+		return nil
+	}
+	stats := o.backlog.stats.Load()
+	waiting, audit := o.book.Waiting()
+	err := fmt.Errorf("%w: %d messages wait in outbox %q, the oldest for %v: no message is handled until they are sent",
+		transport.ErrUnreachable, stats.Ready+waiting+audit, o.queue, stats.Oldest.Round(time.Second))
+	var culprit destination.State
+	for _, s := range o.book.States() {
+		if s.Kind != destination.Well && s.Rows >= culprit.Rows {
+			culprit = s
+		}
+	}
+	if culprit.Kind != destination.Well {
+		err = fmt.Errorf("%w; of them, %d wait for %q, which %v since %s", err, culprit.Rows, culprit.Destination,
+			culprit.Kind, culprit.Since.UTC().Format(time.RFC3339))
+	}
+	return err
+}
+
+// outboxStatus is the state of an outbox.
+type outboxStatus struct {
+	stats        *transport.QueueStats // as inspected last; nil before the first inspection
+	destinations []destination.State   // that accept no messages, or for which rows wait
+	now          time.Time             // by the clock of the outbox
+	warnings     []string
+}
+
+// status returns the state of the outbox.
+func (o *outbox) status() outboxStatus {
+	s := outboxStatus{stats: o.backlog.stats.Load(), destinations: o.book.States(), now: o.now()}
+	if _, audit := o.book.Waiting(); audit > auditWarns {
+		s.warnings = append(s.warnings,
+			fmt.Sprintf("%d audit copies wait in the outbox: from %d on no message is handled", audit, auditRows))
+	}
+	if w, ok := o.conn.(transport.Warner); ok {
+		s.warnings = append(s.warnings, w.Warnings()...)
+	}
+	return s
 }

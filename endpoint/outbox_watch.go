@@ -2,84 +2,14 @@ package endpoint
 
 import (
 	"context"
-	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
 	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
-	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/handledid"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
 )
-
-const (
-	// backlogEvery is the time between two inspections of the outbox.
-	backlogEvery = 5 * time.Second
-	// backlogRows and backlogAge are the bounds of a backlog, above which no message is handled: a
-	// broker that accepts nothing may still deliver, and the table would grow as long as its queues
-	// have messages. Rows that wait for a destination count.
-	backlogRows = 100_000
-	backlogAge  = time.Minute
-	// auditRows is the bound of rows that wait and have audit copies alone, and auditWarns their
-	// number from which on Health warns.
-	auditRows  = 1_000_000
-	auditWarns = 100_000
-)
-
-// backlog is the depth of the outbox, as inspected last.
-type backlog struct {
-	stats atomic.Pointer[transport.QueueStats]
-	full  atomic.Bool
-}
-
-// watch inspects the outbox until ctx ends.
-func (o *outbox) watch(ctx context.Context) {
-	inspector, ok := o.conn.(transport.Inspector)
-	if !ok {
-		return
-	}
-	for {
-		within, cancel := context.WithTimeout(ctx, backlogEvery)
-		stats, err := inspector.Inspect(within, o.queue)
-		cancel()
-		if err == nil && len(stats) == 1 {
-			o.backlog.stats.Store(&stats[0])
-			o.backlog.full.Store(o.isOverfull(&stats[0]))
-		}
-		if backoff.Sleep(ctx, backlogEvery) != nil {
-			return
-		}
-	}
-}
-
-func (o *outbox) isOverfull(stats *transport.QueueStats) bool {
-	waiting, audit := o.book.Waiting()
-	return stats.Ready+waiting > backlogRows || stats.Oldest > backlogAge || audit > auditRows
-}
-
-// overfull returns an error while the outbox has a backlog.
-func (o *outbox) overfull() error {
-	if o == nil || !o.backlog.full.Load() {
-		return nil
-	}
-	stats := o.backlog.stats.Load()
-	waiting, audit := o.book.Waiting()
-	err := fmt.Errorf("%w: %d messages wait in outbox %q, the oldest for %v: no message is handled until they are sent",
-		transport.ErrUnreachable, stats.Ready+waiting+audit, o.queue, stats.Oldest.Round(time.Second))
-	var culprit destination.State
-	for _, s := range o.book.States() {
-		if s.Kind != destination.Well && s.Rows >= culprit.Rows {
-			culprit = s
-		}
-	}
-	if culprit.Kind != destination.Well {
-		err = fmt.Errorf("%w; of them, %d wait for %q, which %v since %s", err, culprit.Rows, culprit.Destination,
-			culprit.Kind, culprit.Since.UTC().Format(time.RFC3339))
-	}
-	return err
-}
 
 // newOutage returns the database of the outbox or inbox, with the questions to it.
 func newOutage(ctx context.Context, l *live) *outage.Database {
@@ -130,19 +60,14 @@ func (l *live) storesRecords(ctx context.Context) error {
 // stores asks the database of the outbox and inbox whether it commits what it commits for a
 // message: an id, here one of no message, and a row of the outbox, here one that the relay removes.
 func (l *live) stores(ctx context.Context) error {
-	var entry transport.OutboxEntry
+	var key *transport.HandledKey
 	if l.inbox != nil {
-		entry.Inbox, entry.Key = l.inbox.Name, &transport.HandledKey{ID: handledid.Of(l.inbox.Queue, uuid.New(time.Now()))}
+		key = &transport.HandledKey{ID: handledid.Of(l.inbox.Queue, uuid.New(time.Now()))}
 	}
-	if l.outbox == nil {
-		return l.inbox.Store.Store(ctx, entry)
+	if l.outbox != nil {
+		return l.outbox.try(ctx, key)
 	}
-	expired := transport.Operation{Message: &transport.Message{}, Queue: l.outbox.queue, TTL: -1}
-	var err error
-	if entry.Ops, err = l.outbox.stored([]transport.Operation{expired}); err != nil {
-		return err
-	}
-	return l.outbox.store.Store(ctx, entry)
+	return l.inbox.Store.Store(ctx, transport.OutboxEntry{Inbox: l.inbox.Name, Key: key})
 }
 
 // OutboxHealth is the state of an endpoint's outbox.
@@ -183,9 +108,9 @@ type DestinationHealth struct {
 	Oldest time.Duration `json:"oldest_ns,omitempty"`
 }
 
-// waiting returns the state of the destinations for which stored messages wait.
-func (o *outbox) waiting() (all []DestinationHealth) {
-	for _, s := range o.book.States() {
+// destinationHealth returns the states of destinations by the clock of an outbox.
+func destinationHealth(states []destination.State, now time.Time) (all []DestinationHealth) {
+	for _, s := range states {
 		h := DestinationHealth{Destination: s.Destination, Since: s.Since, Rows: s.Rows, Audit: s.Audit}
 		if s.Kind != destination.Well {
 			h.Problem = s.Kind.String()
@@ -194,7 +119,7 @@ func (o *outbox) waiting() (all []DestinationHealth) {
 			h.Err = s.Err.Error()
 		}
 		if s.Rows > 0 {
-			h.Oldest = max(0, o.now().Sub(s.Oldest))
+			h.Oldest = max(0, now.Sub(s.Oldest))
 		}
 		all = append(all, h)
 	}
@@ -214,19 +139,13 @@ func (l *live) addOutbox(h *Health) {
 	if l.outbox == nil {
 		return
 	}
-	o := &OutboxHealth{Ready: -1, Unsettled: -1, Sent: relay.sent, Refused: relay.refused}
-	if stats := l.outbox.backlog.stats.Load(); stats != nil {
+	o, outbox := &OutboxHealth{Ready: -1, Unsettled: -1, Sent: relay.sent, Refused: relay.refused}, l.outbox.status()
+	if stats := outbox.stats; stats != nil {
 		o.Ready, o.Unsettled, o.Oldest = stats.Ready, stats.Unsettled, stats.Oldest
 	}
 	if l.inbox != nil {
 		o.Duplicates = l.inbox.Duplicates()
 	}
-	o.Waiting = l.outbox.waiting()
-	h.Outbox = o
-	if _, audit := l.outbox.book.Waiting(); audit > auditWarns {
-		h.Warnings = append(h.Warnings, fmt.Sprintf("%d audit copies wait in the outbox: from %d on no message is handled", audit, auditRows))
-	}
-	if w, ok := l.outbox.conn.(transport.Warner); ok {
-		h.Warnings = append(h.Warnings, w.Warnings()...)
-	}
+	o.Waiting = destinationHealth(outbox.destinations, outbox.now)
+	h.Outbox, h.Warnings = o, append(h.Warnings, outbox.warnings...)
 }

@@ -169,14 +169,7 @@ func (s *unitStore) Begin(
 	ctx context.Context, key *transport.HandledKey, d transport.Delivery,
 ) (transport.Tx, error) {
 	if o := s.live.outbox; o != nil {
-		tx, err := o.store.BeginStore(ctx, transport.OutboxEntry{Inbox: o.inbox, Key: key})
-		if err == nil {
-			return tx, nil
-		}
-		if err = fmt.Errorf("begin in outbox %q: %w", o.queue, err); ctx.Err() != nil {
-			return nil, &work.ExpiredError{Err: err}
-		}
-		return nil, &work.DatabaseError{Err: err}
+		return o.begin(ctx, key)
 	}
 	if s.live.e.cfg.Transactions != SendsAtomicWithReceive {
 		return nil, errors.New("no transaction: set Config.Outbox, or Config.Transactions to SendsAtomicWithReceive")

@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"time"
 
-	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/header"
-	"github.com/holdfast-go/holdfast/internal/envelope"
 	"github.com/holdfast-go/holdfast/internal/timer"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
@@ -86,11 +82,12 @@ func (l *live) openTimers(ctx context.Context) error {
 		l.timers = l.outbox
 		return nil
 	}
-	o, ok := l.e.outboxOn(l.conn)
+	o, ok := newOutbox(l.conn, l.e.cfg.Name+outboxSuffix, "")
 	if l.e.cfg.Transactions != SendsAtomicWithReceive || !ok {
 		return nil
 	}
-	o.own, o.destinations.conn, o.destinations.limits = true, l.conn, l.limits
+	o.own = true
+	o.sendTo(l.conn)
 	if inspector, ok := l.conn.(transport.Inspector); ok {
 		_, err := inspector.Inspect(ctx, o.queue)
 		if errors.Is(err, transport.ErrNoQueue) {
@@ -137,64 +134,4 @@ func checkTimer(out *outgoing, live *live) error {
 		return errRecovers
 	}
 	return nil
-}
-
-// timers returns ops without those of timers, and the operations that store or remove the timers. A
-// stored timer has its name in a header, for tools.
-func (o *outbox) timers(ops []transport.Operation, now time.Time) (rest, stored []transport.Operation, err error) {
-	if !slices.ContainsFunc(ops, work.IsTimer) {
-		return ops, nil, nil
-	}
-	for i := range ops {
-		if ops[i].Name == "" {
-			rest = append(rest, ops[i])
-			continue
-		}
-		if ops[i].Message == nil {
-			stored = append(stored, transport.Operation{Queue: o.queue, Name: ops[i].Name})
-			continue
-		}
-		row, err := o.row(envelope.Encode(ops[i:i+1], now, 0)[0], now)
-		if err != nil {
-			return nil, nil, err
-		}
-		row.Name, row.At = ops[i].Name, ops[i].At
-		if row.At.IsZero() {
-			row.At = now.Add(ops[i].After)
-		}
-		row.Message.Headers = header.New(header.Field{Name: header.HoldfastTimer, Value: row.Name})
-		stored = append(stored, row)
-	}
-	return rest, stored, nil
-}
-
-// apart returns ops with the operations that store the timers among them in place of these, and
-// those that remove the cancelled ones. It is for ops that are not stored in the outbox.
-func (o *outbox) apart(ctx context.Context, ops []transport.Operation, cancelled []string) ([]transport.Operation, error) {
-	if !slices.ContainsFunc(ops, work.IsTimer) && len(cancelled) == 0 {
-		return ops, nil
-	}
-	var rest, timers []transport.Operation
-	for _, op := range ops {
-		if work.IsTimer(op) {
-			timers = append(timers, op)
-		} else {
-			rest = append(rest, op)
-		}
-	}
-	if err := o.destinations.check(ctx, timers); err != nil {
-		return nil, err
-	}
-	now := o.now()
-	_, stored, err := o.timers(o.due(timers, now), now)
-	return slices.Concat(rest, stored, o.cancels(cancelled)), err
-}
-
-// cancels returns the operations that remove timers by their stored names.
-func (o *outbox) cancels(names []string) []transport.Operation {
-	var ops []transport.Operation
-	for _, name := range names {
-		ops = append(ops, transport.Operation{Queue: o.queue, Name: name})
-	}
-	return ops
 }
