@@ -85,6 +85,11 @@ var rules = []rule{
 		"endpoint/internal/names", "endpoint/internal/notify", "endpoint/internal/settle", "header", "internal/copies",
 		"internal/errtree", "internal/fault", "internal/uuid", "recoverability", "transport",
 	}},
+	{of: "endpoint/internal/outbox", ours: []string{
+		"endpoint/internal/audit", "endpoint/internal/destination", "endpoint/internal/notify", "endpoint/internal/panics",
+		"endpoint/internal/settle", "endpoint/internal/work", "header", "internal/backoff", "internal/copies",
+		"internal/envelope", "internal/pump", "internal/uuid", "recoverability", "transport",
+	}},
 	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "saga", ours: append([]string{"internal/jsonloss", "internal/jsonmembers", "internal/stateful", "internal/strictjson", "internal/uuid", "recoverability"}, aboveEndpoint...)},

@@ -146,7 +146,7 @@ func (a *attempt) finish(ctx context.Context, ops []transport.Operation) error {
 	if a.live.outbox != nil {
 		return a.store(ctx, tx, ops)
 	}
-	ops, err := a.live.timers.apart(ctx, ops, a.session.unit.Cancelled())
+	ops, err := a.live.timers.Apart(ctx, ops, a.session.unit.Cancelled())
 	if err != nil {
 		return err
 	}
@@ -171,8 +171,8 @@ func (a *attempt) store(ctx context.Context, tx transport.Tx, ops []transport.Op
 	if a.Over() {
 		return settle.ErrSettled
 	}
-	own := a.audit.With(ctx, a.live.outbox.cancels(a.session.unit.Cancelled()), &a.audited)
-	if err := a.live.outbox.commit(a.Context(), &a.session.unit, tx, ops, own); err != nil {
+	own := a.audit.With(ctx, a.live.outbox.Cancels(a.session.unit.Cancelled()), &a.audited)
+	if err := a.live.outbox.Commit(a.Context(), &a.session.unit, tx, ops, own); err != nil {
 		return err
 	}
 	// The message is handled: that it cannot be completed is not its failure.
@@ -197,7 +197,7 @@ func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error 
 		return ErrNotRunning
 	}
 	if d.ViaOutbox {
-		return live.timers.send(ctx, d.Tx, d.Operations)
+		return live.timers.Send(ctx, d.Tx, d.Operations)
 	}
 	err := errNoTx
 	if d.Tx == nil {

@@ -196,7 +196,7 @@ func countSlowStart(_ context.Context, a *attempt) (outcome, error) {
 }
 
 func refuseOverfull(_ context.Context, a *attempt) (outcome, error) {
-	if err := a.live.outbox.overfull(); err != nil {
+	if err := a.live.outbox.Overfull(); err != nil {
 		return nil, a.session.unit.Fail(err)
 	}
 	return nil, nil

@@ -22,7 +22,7 @@ func (e *Endpoint) Install(ctx context.Context) error {
 	err = errors.Join(err, conn.Close())
 	outbox, oerr := e.openOutbox(ctx, nil)
 	if oerr == nil && outbox != nil {
-		oerr = errors.Join(e.installIn(ctx, outbox.conn, e.outboxPlan()), outbox.conn.Close())
+		oerr = errors.Join(e.installIn(ctx, outbox.Conn, e.outboxPlan()), outbox.Conn.Close())
 	}
 	return errors.Join(err, oerr)
 }

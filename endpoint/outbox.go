@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/inbox"
+	"github.com/holdfast-go/holdfast/endpoint/internal/outbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
@@ -21,7 +22,7 @@ const outboxSuffix = ".outbox"
 const inboxSuffix = ".handled"
 
 // openOutbox connects to the database of the outbox. It returns nil where none is configured.
-func (e *Endpoint) openOutbox(ctx context.Context, shared *transport.Shared) (*outbox, error) {
+func (e *Endpoint) openOutbox(ctx context.Context, shared *transport.Shared) (*outbox.Outbox, error) {
 	if e.cfg.Outbox == nil {
 		return nil, nil //nolint:nilnil // no outbox is no error
 	}
@@ -29,7 +30,7 @@ func (e *Endpoint) openOutbox(ctx context.Context, shared *transport.Shared) (*o
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: connect to the outbox: %w", e.cfg.Name, err)
 	}
-	o, ok := newOutbox(conn, e.cfg.Name+outboxSuffix, e.cfg.Name+inboxSuffix)
+	o, ok := outbox.New(conn, e.cfg.Name+outboxSuffix, e.cfg.Name+inboxSuffix)
 	if !ok {
 		err := fmt.Errorf("endpoint %q: a %T cannot be an outbox: use a transport on a SQL database", e.cfg.Name, e.cfg.Outbox)
 		return nil, errors.Join(err, conn.Close())
@@ -58,7 +59,7 @@ func (e *Endpoint) outboxPlan() transport.Plan {
 // verifies that they exist.
 func (l *live) prepareOutbox(ctx context.Context) error {
 	if l.outbox != nil && l.e.cfg.Install {
-		if err := l.e.installIn(ctx, l.outbox.conn, l.e.outboxPlan()); err != nil {
+		if err := l.e.installIn(ctx, l.outbox.Conn, l.e.outboxPlan()); err != nil {
 			return err
 		}
 	}
@@ -67,11 +68,11 @@ func (l *live) prepareOutbox(ctx context.Context) error {
 	switch {
 	case err != nil:
 	case l.outbox != nil:
-		l.outbox.sendTo(l.conn)
+		l.outbox.SendTo(l.conn)
 		plan := l.e.outboxPlan()
 		plan.Queues[0].Timers = false // a table of the version before is used, and refuses timers
 		plan.Records = nil            // see verifyRecords
-		err = l.verifyTables(ctx, l.outbox.conn, plan)
+		err = l.verifyTables(ctx, l.outbox.Conn, plan)
 	case l.inbox != nil:
 		err = l.verifyTables(ctx, l.conn, transport.Plan{Inboxes: []string{l.inbox.Name}})
 	}
@@ -86,7 +87,7 @@ func (l *live) prepareOutbox(ctx context.Context) error {
 	if l.outbox != nil || l.inbox != nil {
 		l.outage = newOutage(ctx, l)
 		if l.outbox != nil {
-			l.outbox.onCommit = l.outage.Committed
+			l.outbox.OnCommit = l.outage.Committed
 		}
 	}
 	if err != nil {
@@ -105,7 +106,7 @@ func (l *live) newInbox() (*inbox.Inbox, error) {
 	case l.e.cfg.Remember <= 0 || l.e.cfg.SendOnly:
 		return nil, nil //nolint:nilnil // no inbox is no error
 	case l.outbox != nil:
-		b.Store = l.outbox.store
+		b.Store = l.outbox.Store
 		return b, nil
 	}
 	store, ok := l.conn.(transport.OutboxStore)
@@ -157,9 +158,9 @@ func (l *live) reportLeftover(ctx context.Context) {
 }
 
 // openRelay opens the relay of the outbox, or of the timers.
-func (l *live) openRelay(ctx context.Context) (*relay, error) {
+func (l *live) openRelay(ctx context.Context) (*outbox.Relay, error) {
 	cfg := &l.e.cfg
-	return openRelay(ctx, relayConfig{
+	return outbox.OpenRelay(ctx, outbox.RelayConfig{
 		Outbox: l.timers, Conn: l.conn, Log: cfg.Logger, Notifier: l.notifier, Refusals: &l.auditor.Refusals,
 		Queue: l.names.Of(cfg.Name), AuditQueue: l.names.Of(cfg.AuditQueue),
 		RefusedFor: cfg.OutboxRefusedFor, StopTimeout: cfg.StopTimeout, InOrder: cfg.Concurrency == 1,

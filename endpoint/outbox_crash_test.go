@@ -197,7 +197,7 @@ func TestTheRelayLeavesNoGoroutine(t *testing.T) {
 			harness.Start(t, storing(broker, db, new(harness.Tally))).End()
 			stacks := make([]byte, 1<<20)
 			stacks = stacks[:runtime.Stack(stacks, true)]
-			if strings.Contains(string(stacks), "endpoint.(*relay)") {
+			if strings.Contains(string(stacks), "outbox.(*Relay)") {
 				t.Fatalf("a goroutine of the relay is left:\n%s", stacks)
 			}
 		})

@@ -23,18 +23,18 @@ func newOutage(ctx context.Context, l *live) *outage.Database {
 
 // probe asks the database of the outbox and inbox whether it answers.
 func (l *live) probe(ctx context.Context) error {
-	if err := l.outbox.overfull(); err != nil {
+	if err := l.outbox.Overfull(); err != nil {
 		return err
 	}
 	if l.inbox != nil {
 		_, err := l.inbox.Store.FindHandled(ctx, l.inbox.Name, []transport.HandledKey{{}})
 		return err
 	}
-	inspector, ok := l.outbox.conn.(transport.Inspector)
+	inspector, ok := l.outbox.Conn.(transport.Inspector)
 	if !ok {
 		return nil
 	}
-	_, err := inspector.Inspect(ctx, l.outbox.queue)
+	_, err := inspector.Inspect(ctx, l.outbox.Queue)
 	return err
 }
 
@@ -65,7 +65,7 @@ func (l *live) stores(ctx context.Context) error {
 		key = &transport.HandledKey{ID: handledid.Of(l.inbox.Queue, uuid.New(time.Now()))}
 	}
 	if l.outbox != nil {
-		return l.outbox.try(ctx, key)
+		return l.outbox.Try(ctx, key)
 	}
 	return l.inbox.Store.Store(ctx, transport.OutboxEntry{Inbox: l.inbox.Name, Key: key})
 }
@@ -134,18 +134,18 @@ func (l *live) addOutbox(h *Health) {
 	if l.relay == nil {
 		return
 	}
-	relay := l.relay.status()
-	h.Reasons, h.Warnings = append(h.Reasons, relay.problems...), append(h.Warnings, relay.warnings...)
+	relay := l.relay.Status()
+	h.Reasons, h.Warnings = append(h.Reasons, relay.Problems...), append(h.Warnings, relay.Warnings...)
 	if l.outbox == nil {
 		return
 	}
-	o, outbox := &OutboxHealth{Ready: -1, Unsettled: -1, Sent: relay.sent, Refused: relay.refused}, l.outbox.status()
-	if stats := outbox.stats; stats != nil {
+	o, stored := &OutboxHealth{Ready: -1, Unsettled: -1, Sent: relay.Sent, Refused: relay.Refused}, l.outbox.Status()
+	if stats := stored.Stats; stats != nil {
 		o.Ready, o.Unsettled, o.Oldest = stats.Ready, stats.Unsettled, stats.Oldest
 	}
 	if l.inbox != nil {
 		o.Duplicates = l.inbox.Duplicates()
 	}
-	o.Waiting = destinationHealth(outbox.destinations, outbox.now)
-	h.Outbox, h.Warnings = o, append(h.Warnings, outbox.warnings...)
+	o.Waiting = destinationHealth(stored.Destinations, stored.Now)
+	h.Outbox, h.Warnings = o, append(h.Warnings, stored.Warnings...)
 }

@@ -89,7 +89,7 @@ func (l *live) verifyRecords(ctx context.Context) error {
 	}
 	conn := l.conn
 	if l.outbox != nil {
-		conn = l.outbox.conn
+		conn = l.outbox.Conn
 	}
 	inspector, err := recordsIn(conn)
 	if err == nil {
@@ -120,7 +120,7 @@ func (e *Endpoint) database() (stateful.Database, error) {
 	}
 	conn, redelivery := live.conn, max(live.limits.Lease, live.limits.MaxHold)
 	if live.outbox != nil {
-		conn = live.outbox.conn
+		conn = live.outbox.Conn
 		redelivery += conn.Limits().Lease // of a row that a relay has received
 	}
 	db, err := stateful.DatabaseOn(conn)

@@ -219,7 +219,7 @@ func (x *execution) commitApart() error {
 	if tx == nil || x.live.outbox == nil {
 		return nil
 	}
-	if err := x.live.outbox.commit(x.Context(), &x.session.unit, tx, x.sent, nil); err != nil {
+	if err := x.live.outbox.Commit(x.Context(), &x.session.unit, tx, x.sent, nil); err != nil {
 		return err
 	}
 	x.session.unit.Detach()

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/names"
 	"github.com/holdfast-go/holdfast/endpoint/internal/notify"
 	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
+	"github.com/holdfast-go/holdfast/endpoint/internal/outbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
@@ -27,11 +28,11 @@ import (
 type live struct {
 	e         *Endpoint
 	conn      transport.Conn
-	outbox    *outbox          // nil: none
-	timers    *outbox          // where timers wait; nil: nowhere
+	outbox    *outbox.Outbox   // nil: none
+	timers    *outbox.Outbox   // where timers wait; nil: nowhere
 	noTimers  error            // why timers is nil, if that is not the configuration
 	inbox     *inbox.Inbox     // nil: handled messages are not recorded
-	relay     *relay           // of timers; nil without
+	relay     *outbox.Relay    // of timers; nil without
 	outage    *outage.Database // of the outbox or inbox; nil where there is neither
 	names     names.Queues
 	limits    transport.Limits
@@ -99,12 +100,12 @@ func (e *Endpoint) runToEnd(ctx context.Context, group *pump.Group, shared *tran
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	outbox, err := e.openOutbox(ctx, shared)
+	stored, err := e.openOutbox(ctx, shared)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, outbox.close()) }()
-	live := newLive(ctx, e, conn, outbox)
+	defer func() { err = errors.Join(err, stored.Close()) }()
+	live := newLive(ctx, e, conn, stored)
 	defer live.settler.Deadlines.Close()
 	defer func() { live.outage.Close() }() // prepare makes it
 	live.group, live.budget = group, pump.NewBudget(e.cfg.MaxBufferedBytes)
@@ -114,21 +115,21 @@ func (e *Endpoint) runToEnd(ctx context.Context, group *pump.Group, shared *tran
 	return live.receiveAll(ctx)
 }
 
-func newLive(ctx context.Context, e *Endpoint, conn transport.Conn, outbox *outbox) *live {
+func newLive(ctx context.Context, e *Endpoint, conn transport.Conn, stored *outbox.Outbox) *live {
 	_, publishes := conn.(transport.Subscriber)
 	_, joins := conn.(transport.TxDispatcher)
-	if outbox != nil {
-		joins = outbox.joins
+	if stored != nil {
+		joins = stored.Joins
 	}
 	l := &live{
-		e: e, conn: conn, outbox: outbox, names: names.New(conn, e.cfg.Name, append(e.queues(), e.cfg.Name+quarantineSuffix)), limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
+		e: e, conn: conn, outbox: stored, names: names.New(conn, e.cfg.Name, append(e.queues(), e.cfg.Name+quarantineSuffix)), limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
 		calls: overdue.New(e.cfg.Logger),
 	}
 	l.units.live = l
 	l.notifier = notify.New(e.cfg.Notify, e.cfg.Logger, l.calls)
 	l.auditor.Conn, l.auditor.AuditQueue, l.auditor.ExpireAfter = conn, e.cfg.AuditQueue, e.cfg.AuditExpireAfter
 	l.settler = settle.Settler{
-		Conn: conn, Log: e.cfg.Logger, Failures: e.failures, OnError: l.auditor.Failed, TxElsewhere: outbox != nil,
+		Conn: conn, Log: e.cfg.Logger, Failures: e.failures, OnError: l.auditor.Failed, TxElsewhere: stored != nil,
 		Deadlines: settle.Deadlines{Parent: context.WithoutCancel(ctx)},
 	}
 	l.limiting.Notifier, l.limiting.MaxDelay = l.notifier, l.limits.MaxDelay
@@ -214,7 +215,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 		if l.relay, err = l.openRelay(ctx); err != nil {
 			return fmt.Errorf("endpoint %q: %w", l.e.cfg.Name, err)
 		}
-		defer func() { err = errors.Join(err, l.relay.receiver.Close()) }()
+		defer func() { err = errors.Join(err, l.relay.Close()) }()
 	}
 	l.sources, l.satellites = sources, l.newSatellites()
 	l.limiting.SetSerial = serial(sources)
@@ -229,7 +230,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	l.e.live.Store(l)
 	close(l.e.ready)
 	defer l.e.live.Store(nil)
-	defer l.relay.begin(ctx)() // after the functions of Background have returned, which may store messages
+	defer l.relay.Begin(ctx)() // after the functions of Background have returned, which may store messages
 	defer l.background(ctx)()
 	defer l.watchCalls(ctx)()
 	l.quarantine.begin(ctx)

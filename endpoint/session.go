@@ -169,7 +169,7 @@ func (s *unitStore) Begin(
 	ctx context.Context, key *transport.HandledKey, d transport.Delivery,
 ) (transport.Tx, error) {
 	if o := s.live.outbox; o != nil {
-		return o.begin(ctx, key)
+		return o.Begin(ctx, key)
 	}
 	if s.live.e.cfg.Transactions != SendsAtomicWithReceive {
 		return nil, errors.New("no transaction: set Config.Outbox, or Config.Transactions to SendsAtomicWithReceive")

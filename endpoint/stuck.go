@@ -139,7 +139,7 @@ func (e *Endpoint) abandon(ctx context.Context) error {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		if err := errors.Join(live.conn.Close(), live.outbox.close()); err != nil {
+		if err := errors.Join(live.conn.Close(), live.outbox.Close()); err != nil {
 			e.cfg.Logger.WarnContext(ctx, "a connection could not be closed", slog.Any("error", err))
 		}
 	}()

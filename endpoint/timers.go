@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/outbox"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/timer"
 	"github.com/holdfast-go/holdfast/pipeline"
@@ -64,10 +65,10 @@ func (e *Endpoint) CancelTimer(ctx context.Context, name string, opts ...TxOptio
 		err = live.whyNoTimers()
 	case out.Tx == noTx{}:
 		err = errNilTx
-	case out.Tx != nil && !live.timers.joins:
+	case out.Tx != nil && !live.timers.Joins:
 		err = errNoTx
 	default:
-		err = live.timers.dispatch(ctx, out.Tx, live.timers.cancels([]string{full.Text()}))
+		err = live.timers.Dispatch(ctx, out.Tx, live.timers.Cancels([]string{full.Text()}))
 	}
 	if err != nil {
 		return fmt.Errorf("cancel timer: %w", err)
@@ -82,20 +83,20 @@ func (l *live) openTimers(ctx context.Context) error {
 		l.timers = l.outbox
 		return nil
 	}
-	o, ok := newOutbox(l.conn, l.e.cfg.Name+outboxSuffix, "")
+	o, ok := outbox.New(l.conn, l.e.cfg.Name+outboxSuffix, "")
 	if l.e.cfg.Transactions != SendsAtomicWithReceive || !ok {
 		return nil
 	}
-	o.own = true
-	o.sendTo(l.conn)
+	o.Own = true
+	o.SendTo(l.conn)
 	if inspector, ok := l.conn.(transport.Inspector); ok {
-		_, err := inspector.Inspect(ctx, o.queue)
+		_, err := inspector.Inspect(ctx, o.Queue)
 		if errors.Is(err, transport.ErrNoQueue) {
-			l.noTimers = fmt.Errorf("timers wait in queue %q: %w: create it with Config.Install or Endpoint.Install", o.queue, err)
+			l.noTimers = fmt.Errorf("timers wait in queue %q: %w: create it with Config.Install or Endpoint.Install", o.Queue, err)
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("queue %q of timers: %w", o.queue, err)
+			return fmt.Errorf("queue %q of timers: %w", o.Queue, err)
 		}
 	}
 	l.timers = o

@@ -1,4 +1,4 @@
-package endpoint
+package outbox
 
 import (
 	"cmp"
@@ -23,9 +23,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// relayConfig configures a relay.
-type relayConfig struct {
-	Outbox   *outbox
+// RelayConfig configures a relay.
+type RelayConfig struct {
+	Outbox   *Outbox
 	Conn     transport.Conn // of the broker
 	Log      *slog.Logger
 	Notifier *notify.Notifier
@@ -39,19 +39,19 @@ type relayConfig struct {
 	RefusedFor time.Duration
 	// StopTimeout bounds the time after the end of Run's context; 0 for no bound.
 	StopTimeout time.Duration
-	// InOrder has the relay send one batch after the other.
+	// InOrder has the relay send the batches one after another.
 	InOrder bool
 	// Settling returns the context of a call that settles a row.
 	Settling func() context.Context
 	// Send sends operations through the Relay stage.
 	Send func(context.Context, []transport.Operation) error
-	// Unsent returns the failure of a message that a queue, or "" for a published message, refused.
+	// Unsent returns the failure of a message that a queue refused; "" for a published message.
 	Unsent func(queue string, err error) error
 }
 
-// relaySender sends stored operations to the broker, and records how the destinations answer.
-type relaySender struct {
-	relayConfig
+// sender sends stored operations to the broker, and records how the destinations answer.
+type sender struct {
+	RelayConfig
 	book *destination.Book
 
 	sent        atomic.Int64 // messages that the broker has accepted
@@ -61,11 +61,11 @@ type relaySender struct {
 	removal     pump.Reception // of the removals of rows that were sent
 }
 
-// relayCall is operations that are sent in one call of the driver.
-type relayCall struct {
+// call is a call of the driver, with operations.
+type call struct {
 	ops    []transport.Operation
 	owners []owner
-	trial  string // the one destination of a call that decides about its state; else ""
+	trial  string // the destination whose state the call decides about; else ""
 
 	performed bool
 	err       error
@@ -75,7 +75,7 @@ type relayCall struct {
 // errNoAnswer is the cause with which the context of a call ends.
 var errNoAnswer = fmt.Errorf("no answer within %v", destination.AnswerWithin)
 
-func (c *relayCall) destinations() []string {
+func (c *call) destinations() []string {
 	var all []string
 	for i := range c.ops {
 		if to := destinationOf(&c.ops[i]); !slices.Contains(all, to) {
@@ -85,15 +85,15 @@ func (c *relayCall) destinations() []string {
 	return all
 }
 
-// dispatch sends operations. A panic of the driver or of a behavior must not end the process, which
-// would send them again when it starts.
-func (r *relaySender) dispatch(ctx context.Context, ops []transport.Operation) (err error) {
+// dispatch sends operations. A panic of the driver or of a behavior must not end the process: the
+// process would send the operations again after the next start.
+func (r *sender) dispatch(ctx context.Context, ops []transport.Operation) (err error) {
 	defer panics.Catch(&err)
 	return r.Send(ctx, ops)
 }
 
-// move sends operations in the commit that removes their row.
-func (r *relaySender) move(row *relayRow, ops []transport.Operation) (err error) {
+// move sends operations in the commit that removes the row.
+func (r *sender) move(row *storedRow, ops []transport.Operation) (err error) {
 	defer panics.Catch(&err)
 	completer, ok := row.delivery.(transport.Completer)
 	if !ok {
@@ -102,9 +102,9 @@ func (r *relaySender) move(row *relayRow, ops []transport.Operation) (err error)
 	return completer.CompleteWith(r.Settling(), ops)
 }
 
-// perform sends the operations of a call. It ends the call if there is no answer in time, while the
-// broker is there. yield is called when the call takes long.
-func (r *relaySender) perform(ctx context.Context, c *relayCall, yield func()) {
+// perform sends the operations of a call. perform ends the call if the broker is there and no answer
+// comes in time. yield is called when the call takes long.
+func (r *sender) perform(ctx context.Context, c *call, yield func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var (
@@ -148,7 +148,7 @@ func (r *relaySender) perform(ctx context.Context, c *relayCall, yield func()) {
 	}
 }
 
-// failures returns the errors of the operations of a dispatch, by their index.
+// failures returns the errors of the operations of a dispatch, by index.
 func failures(err error, total int) map[int]error {
 	if err == nil {
 		return nil
@@ -164,9 +164,9 @@ func failures(err error, total int) map[int]error {
 	return failed
 }
 
-// sendAlone sends one operation, unless its destination takes none at the moment.
-func (r *relaySender) sendAlone(ctx context.Context, op transport.Operation, yield func()) error {
-	c, to := &relayCall{ops: []transport.Operation{op}}, destinationOf(&op)
+// sendAlone sends a single operation, unless the destination takes no messages at the moment.
+func (r *sender) sendAlone(ctx context.Context, op transport.Operation, yield func()) error {
+	c, to := &call{ops: []transport.Operation{op}}, destinationOf(&op)
 	switch r.book.Admit(to) {
 	case destination.Wait:
 		return errWaits
@@ -179,12 +179,11 @@ func (r *relaySender) sendAlone(ctx context.Context, op transport.Operation, yie
 	return c.err
 }
 
-// errWaits is the error of an operation that was not sent, because its destination does not answer.
+// errWaits is the error of an operation that waits, because the destination does not answer.
 var errWaits = fmt.Errorf("%w: its state is in the health of the outbox", transport.ErrUnreachable)
 
-// away reports whether the driver says that the broker accepts nothing at the moment, or that there
-// is no connection.
-func (r *relaySender) away() bool {
+// away reports whether the broker accepts nothing at the moment, or the connection is lost.
+func (r *sender) away() bool {
 	if b, ok := r.Conn.(transport.Blocker); ok && b.Blocked() {
 		return true
 	}
@@ -192,8 +191,8 @@ func (r *relaySender) away() bool {
 	return ok && !c.Connected()
 }
 
-// judge records the outcomes of a call for its destinations.
-func (r *relaySender) judge(ctx context.Context, c *relayCall, failed map[int]error) {
+// judge records the outcomes of a call for the destinations.
+func (r *sender) judge(ctx context.Context, c *call, failed map[int]error) {
 	_, answered := errors.AsType[*transport.DispatchError](c.err)
 	answered = answered || c.err == nil
 	if c.err == nil && r.book.Calm() {
@@ -235,37 +234,43 @@ func (r *relaySender) judge(ctx context.Context, c *relayCall, failed map[int]er
 	}
 }
 
-// kindOf returns what the error of an operation says of its destination, and reports whether it
-// says anything.
-func (r *relaySender) kindOf(ctx context.Context, c *relayCall, err error) (kind destination.Kind, known bool) {
+// kindOf returns the state of a destination after the error of an operation, and reports whether the
+// error says anything about the destination.
+func (r *sender) kindOf(
+	ctx context.Context, c *call, err error,
+) (kind destination.Kind, known bool) {
 	_, busy := errors.AsType[*transport.BusyError](err)
 	switch {
 	case busy:
 		return destination.Busy, true
 	case !copies.Unanswered(err):
 		return destination.Well, true
-	case c.expired && (!errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrOutcomeUnknown)):
+	case c.expired &&
+		(!errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrOutcomeUnknown)):
 		return destination.Silent, true
-	case r.Outbox.own, ctx.Err() != nil, errors.Is(err, transport.ErrClosed), r.away():
+	case r.Outbox.Own, ctx.Err() != nil, errors.Is(err, transport.ErrClosed), r.away():
 		return destination.Well, false
 	}
 	return destination.Unreachable, true
 }
 
-func (r *relaySender) answered(ctx context.Context, to string) {
+func (r *sender) answered(ctx context.Context, to string) {
 	was := r.book.Answered(to)
 	if was.Kind == destination.Well {
 		return
 	}
 	r.Log.InfoContext(ctx, "a destination of the outbox answers again: its messages are sent",
-		slog.String("queue", to), slog.Duration("after", time.Since(was.Since)), slog.Int64("rows", was.Rows))
+		slog.String("queue", to), slog.Duration("after", time.Since(was.Since)),
+		slog.Int64("rows", was.Rows))
 }
 
-// keeps reports whether an operation that failed with err stays in the outbox. One that the broker
-// refuses moves to the error queue, so that it holds up no other.
-func (r *relaySender) keeps(ctx context.Context, op *transport.Operation, own *owner, err error, yield func()) bool {
+// keeps reports whether an operation that failed with err stays in the outbox. An operation that the
+// broker refuses moves to the error queue, and so holds up no further operation.
+func (r *sender) keeps(
+	ctx context.Context, op *transport.Operation, own *owner, err error, yield func(),
+) bool {
 	missing := errors.Is(err, transport.ErrNoQueue)
-	if missing { // further messages for it fail before their commit
+	if missing { // further messages for the queue fail before the commit
 		r.Outbox.destinations.expect(op.Queue, 0)
 	}
 	final := copies.Permanent(err)
@@ -311,16 +316,18 @@ func (r *relaySender) keeps(ctx context.Context, op *transport.Operation, own *o
 	return false
 }
 
-// mayBeFull reports whether the destination of an operation that failed with err is full: then the
-// message waits for it. Audit copies and notices to ServiceControl do not wait.
-func (r *relaySender) mayBeFull(op *transport.Operation, err error) bool {
+// mayBeFull reports whether the destination of an operation that failed with err is full. Then the
+// message waits, unless the message is an audit copy or a notice to ServiceControl.
+func (r *sender) mayBeFull(op *transport.Operation, err error) bool {
 	return errors.Is(err, transport.ErrFull) && !copies.Unanswered(err) && r.RefusedFor > 0 &&
 		op.Message.Headers.Get(header.ControlMessage) == "" && !r.isAudit([]transport.Operation{*op})
 }
 
-// toErrorQueue moves the message of an operation that failed with cause to the error queue. It
-// failed in the queue that it is for, so that a return brings it there.
-func (r *relaySender) toErrorQueue(ctx context.Context, op *transport.Operation, cause error, yield func()) error {
+// toErrorQueue moves the message of an operation that failed with cause to the error queue. The copy
+// names the destination as the place of the failure, so that a return brings the message there.
+func (r *sender) toErrorQueue(
+	ctx context.Context, op *transport.Operation, cause error, yield func(),
+) error {
 	refused := r.Refusals.Of(op.Message, cmp.Or(op.Queue, r.Queue), r.Unsent(op.Queue, cause), "outbox")
 	err := refused.ToErrorQueue(func(moved transport.Operation) error {
 		return copies.Single(r.sendAlone(ctx, moved, yield))
@@ -333,14 +340,14 @@ func (r *relaySender) toErrorQueue(ctx context.Context, op *transport.Operation,
 }
 
 // isAudit reports whether operations are copies for the audit queue alone.
-func (r *relaySender) isAudit(ops []transport.Operation) bool {
+func (r *sender) isAudit(ops []transport.Operation) bool {
 	return r.AuditQueue != "" && !slices.ContainsFunc(ops, func(op transport.Operation) bool {
 		return r.Refusals.Names.Of(op.Queue) != r.AuditQueue
 	})
 }
 
 // noteRemoval records whether rows that were sent can be removed.
-func (r *relaySender) noteRemoval(ctx context.Context, err error) {
+func (r *sender) noteRemoval(ctx context.Context, err error) {
 	_, before := r.removal.Failing()
 	_ = r.removal.Note(err)
 	if before == nil && err != nil {

@@ -1,4 +1,4 @@
-package endpoint
+package outbox
 
 import (
 	"context"
@@ -12,12 +12,12 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// queuesRefuse is the time after which the outbox sends a message again that its queue and the
+// queuesRefuse is the time after which the outbox sends a message again that the destination and the
 // error queue have refused.
 const queuesRefuse = time.Minute
 
-// refusedRows are the messages of the outbox that their queue and the error queue have refused. A
-// message that another instance sends is forgotten after a while.
+// refusedRows are the messages of the outbox that the destination and the error queue have refused.
+// A message that another instance sends is forgotten after a while.
 type refusedRows struct {
 	count atomic.Int32 // of ids
 
@@ -26,8 +26,8 @@ type refusedRows struct {
 	err error // the last refusal of the error queue
 }
 
-// refusedID is the id of a message with its destination: a program may give messages for different
-// queues one id.
+// refusedID is the id of a message with the destination: a program may give messages for different
+// queues the same id.
 type refusedID struct{ destination, message string }
 
 func refusedIDOf(op *transport.Operation) refusedID {
@@ -74,7 +74,9 @@ func (r *refusedRows) removeAll(ops []transport.Operation) {
 func (r *refusedRows) refusal() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.ids, func(_ refusedID, refused time.Time) bool { return time.Since(refused) > 2*queuesRefuse })
+	maps.DeleteFunc(r.ids, func(_ refusedID, refused time.Time) bool {
+		return time.Since(refused) > 2*queuesRefuse
+	})
 	r.count.Store(int32(len(r.ids))) //nolint:gosec // at most maxRefusedRows
 	if len(r.ids) == 0 {
 		return nil
@@ -82,16 +84,15 @@ func (r *refusedRows) refusal() error {
 	return r.err
 }
 
-// unreadable is the stored messages that cannot be decoded. It logs them at most once a minute.
+// unreadable records the rows that cannot be decoded, and logs such a row at most once a minute.
 type unreadable struct {
 	mu     sync.Mutex // guards the rest
-	err    error      // of the last one
+	err    error      // of the last row
 	seen   time.Time
 	logged time.Time
 }
 
-// unreadableFor is the least time for which a stored message that cannot be decoded is reported
-// after it was received.
+// unreadableFor is the least time for which an unreadable row is reported after the receipt.
 const unreadableFor = 5 * time.Minute
 
 func (u *unreadable) add(ctx context.Context, log *slog.Logger, id string, err error) {
@@ -107,9 +108,8 @@ func (u *unreadable) add(ctx context.Context, log *slog.Logger, id string, err e
 		slog.String("row", id), slog.Any("error", err))
 }
 
-// found returns the last error while its row may be there: it is received again, by this or another
-// instance, whenever its lease has ended. Without leases it is received once. found returns nil
-// otherwise.
+// found returns the last error while the row may be there, and nil otherwise. Some instance receives
+// the row again whenever the lease has ended. Without leases the row is received once.
 func (u *unreadable) found(lease time.Duration) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

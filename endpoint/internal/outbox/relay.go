@@ -1,4 +1,4 @@
-package endpoint
+package outbox
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// relayRows and relayBytes bound one batch of stored messages.
+	// relayRows and relayBytes bound a batch of stored messages.
 	relayRows  = 100
 	relayBytes = 16 << 20
 	// relayActive batches are being sent at once, and relayHeld are sent or wait for the broker.
@@ -25,16 +25,16 @@ const (
 	relayStray = 64
 	// relayWaiting rows of this process wait to be sent without a claim.
 	relayWaiting = 16 * relayRows
-	// relayIdle is how long a relay that stops waits for a further stored message, and relayLast
-	// how long it relays at least after the last handler has ended.
+	// relayIdle is the time for which a stopping relay waits for a further row, and relayLast is the
+	// least time of the relay after the end of the last handler.
 	relayIdle = 50 * time.Millisecond
 	relayLast = time.Second
 )
 
-// relay sends the messages in the outbox to the broker. Every instance has a relay: each receives
-// other rows.
-type relay struct {
-	relaySender
+// Relay sends the messages in the outbox to the broker. Every instance has a relay, and each relay
+// receives different rows.
+type Relay struct {
+	sender
 	receiver  transport.Receiver
 	receiving pump.Reception
 
@@ -43,15 +43,15 @@ type relay struct {
 	stray  atomic.Int32  // batches without tokens, because a destination does not answer
 }
 
-// openRelay opens the relay of an outbox.
-func openRelay(ctx context.Context, cfg relayConfig) (*relay, error) {
+// OpenRelay opens the relay of an outbox.
+func OpenRelay(ctx context.Context, cfg RelayConfig) (*Relay, error) {
 	o := cfg.Outbox
-	receiver, err := o.conn.OpenReceiver(ctx, transport.ReceiverOptions{Queue: o.queue})
+	receiver, err := o.Conn.OpenReceiver(ctx, transport.ReceiverOptions{Queue: o.Queue})
 	if err != nil {
 		return nil, err
 	}
-	r := &relay{receiver: receiver, receiving: pump.Reception{Queue: o.queue}}
-	r.relayConfig, r.book = cfg, &o.book
+	r := &Relay{receiver: receiver, receiving: pump.Reception{Queue: o.Queue}}
+	r.RelayConfig, r.book = cfg, &o.book
 	r.active, r.held = make(chan struct{}, relayActive), make(chan struct{}, relayHeld)
 	if cfg.InOrder {
 		r.active, r.held = make(chan struct{}, 1), make(chan struct{}, 1)
@@ -61,16 +61,19 @@ func openRelay(ctx context.Context, cfg relayConfig) (*relay, error) {
 	return r, nil
 }
 
-// begin relays the stored messages, beside the handlers. The result waits until the messages that
-// the handlers have stored are sent, for at most StopTimeout.
-func (r *relay) begin(ctx context.Context) (end func()) {
+// Close closes the relay, which must have ended.
+func (r *Relay) Close() error { return r.receiver.Close() }
+
+// Begin starts the relay, which runs beside the handlers. The result waits until the messages of the
+// handlers are sent, for at most StopTimeout. Begin of a nil Relay does nothing.
+func (r *Relay) Begin(ctx context.Context) (end func()) {
 	if r == nil {
 		return func() {}
 	}
 	stopping := make(chan struct{})
 	watching, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	if !r.Outbox.own {
+	if !r.Outbox.Own {
 		running.Go(func() { r.Outbox.watch(watching) })
 	}
 	running.Go(func() { r.callBack(watching) })
@@ -84,13 +87,13 @@ func (r *relay) begin(ctx context.Context) (end func()) {
 }
 
 // note records the error of a receive, and reports an outage.
-func (r *relay) note(ctx context.Context, err error) {
+func (r *Relay) note(ctx context.Context, err error) {
 	r.Notifier.Outage(ctx, r.receiving.Queue, r.receiving.Note(err))
 }
 
 // run relays until stopping is closed and no stored message is left, or until StopTimeout has
 // passed since the end of Run's context.
-func (r *relay) run(running context.Context, stopping <-chan struct{}) {
+func (r *Relay) run(running context.Context, stopping <-chan struct{}) {
 	ctx, end := context.WithCancel(context.WithoutCancel(running))
 	receiving, interrupt := context.WithCancel(ctx)
 	defer interrupt()
@@ -147,8 +150,8 @@ func (r *relay) run(running context.Context, stopping <-chan struct{}) {
 	}
 }
 
-// receive receives stored messages. When receiving has ended it waits only briefly for one.
-func (r *relay) receive(receiving, ctx context.Context) ([]transport.Delivery, error) {
+// receive receives rows. When receiving has ended, receive waits only briefly for a row.
+func (r *Relay) receive(receiving, ctx context.Context) ([]transport.Delivery, error) {
 	if receiving.Err() != nil {
 		idle, cancel := context.WithTimeout(ctx, relayIdle)
 		defer cancel()
@@ -172,7 +175,7 @@ func take(ctx context.Context, c chan<- struct{}) bool {
 
 // tokens are what a batch holds of the relay's active and held.
 type tokens struct {
-	relay        *relay
+	relay        *Relay
 	mu           sync.Mutex // guards the rest
 	active, held bool
 	stray        bool
@@ -188,8 +191,8 @@ func (t *tokens) idle() {
 	}
 }
 
-// yield returns both tokens, because a destination does not answer: messages for others are sent
-// meanwhile. A relay that sends in order keeps them.
+// yield returns both tokens, because a destination does not answer: messages for other destinations
+// are sent meanwhile. A relay that sends in order keeps the tokens.
 func (t *tokens) yield() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -224,13 +227,13 @@ func (t *tokens) give() {
 	t.active, t.held = false, false
 }
 
-// send sends the messages of one batch.
-func (r *relay) send(ctx context.Context, ds []transport.Delivery) {
+// send sends the messages of a batch.
+func (r *Relay) send(ctx context.Context, ds []transport.Delivery) {
 	t := &tokens{relay: r, active: true, held: true}
 	defer t.end()
-	b := &relayBatch{sender: &r.relaySender, yield: t.yield}
+	b := &batch{sender: &r.sender, yield: t.yield}
 	b.decode(ctx, ds)
-	stop := b.rows.renew(ctx, r.receiver, r.Outbox.conn.Limits().Lease)
+	stop := b.rows.renew(ctx, r.receiver, r.Outbox.Conn.Limits().Lease)
 	defer stop()
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 	for {
@@ -239,7 +242,7 @@ func (r *relay) send(ctx context.Context, ds []transport.Delivery) {
 			break
 		}
 		if !r.InOrder {
-			t.idle() // so that the others are sent meanwhile
+			t.idle() // further batches are sent meanwhile
 		}
 		b.completeSent(ctx)
 		if b.postpone(ctx); len(b.ops) == 0 {
@@ -261,8 +264,8 @@ func (r *relay) send(ctx context.Context, ds []transport.Delivery) {
 // callEvery is the time between two portions of rows that are called back.
 const callEvery = 250 * time.Millisecond
 
-// callBack has rows that wait for destinations received before they are due, until ctx ends.
-func (r *relay) callBack(ctx context.Context) {
+// callBack has waiting rows received before the rows are due, until ctx ends.
+func (r *Relay) callBack(ctx context.Context) {
 	changed := r.book.Changed()
 	for {
 		handles, forgotten, left := r.book.Call()
@@ -285,43 +288,43 @@ func (r *relay) callBack(ctx context.Context) {
 }
 
 // hasten has rows received now.
-func (r *relay) hasten(ctx context.Context, handles []string) {
-	hastener, ok := r.Outbox.conn.(transport.Hastener)
+func (r *Relay) hasten(ctx context.Context, handles []string) {
+	hastener, ok := r.Outbox.Conn.(transport.Hastener)
 	if !ok || len(handles) == 0 {
 		return
 	}
 	within, cancel := context.WithTimeout(ctx, backlogEvery)
 	defer cancel()
-	if err := hastener.Hasten(within, r.Outbox.queue, handles); err != nil && ctx.Err() == nil {
+	if err := hastener.Hasten(within, r.Outbox.Queue, handles); err != nil && ctx.Err() == nil {
 		r.Log.WarnContext(ctx, "messages of the outbox whose destination answers again are sent later, when they are due",
 			slog.Int("rows", len(handles)), slog.Any("error", err))
 	}
 }
 
-// relayStatus is the state of a relay.
-type relayStatus struct {
-	sent, refused int64    // messages
-	problems      []string // reasons why the endpoint is not ready
-	warnings      []string
+// RelayStatus is the state of a relay.
+type RelayStatus struct {
+	Sent, Refused int64    // messages
+	Problems      []string // reasons why the endpoint is not ready
+	Warnings      []string
 }
 
-// status returns the state of the relay.
-func (r *relay) status() relayStatus {
-	s := relayStatus{sent: r.sent.Load(), refused: r.refused.Load()}
+// Status returns the state of the relay.
+func (r *Relay) Status() RelayStatus {
+	s := RelayStatus{Sent: r.sent.Load(), Refused: r.refused.Load()}
 	failing := func(doing string, r *pump.Reception) {
 		if since, err := r.Failing(); err != nil {
-			s.problems = append(s.problems, fmt.Sprintf("%s the outbox has been failing since %s: %v",
+			s.Problems = append(s.Problems, fmt.Sprintf("%s the outbox has been failing since %s: %v",
 				doing, since.UTC().Format(time.RFC3339), work.WithAdvice(err)))
 		}
 	}
 	failing("receiving from", &r.receiving)
 	failing("removing sent messages from", &r.removal)
 	if err := r.refusedRows.refusal(); err != nil {
-		s.problems = append(s.problems,
+		s.Problems = append(s.Problems,
 			fmt.Sprintf("messages of the outbox wait, because their queue and the error queue have refused them: %v", err))
 	}
-	if err := r.unreadable.found(r.Outbox.conn.Limits().Lease); err != nil {
-		s.warnings = append(s.warnings, fmt.Sprintf("messages in the outbox cannot be read: %v", err))
+	if err := r.unreadable.found(r.Outbox.Conn.Limits().Lease); err != nil {
+		s.Warnings = append(s.Warnings, fmt.Sprintf("messages in the outbox cannot be read: %v", err))
 	}
 	return s
 }

@@ -1,4 +1,4 @@
-package endpoint
+package outbox
 
 import (
 	"context"
@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	// destinationThere is for how long a queue that existed is taken to exist, and
-	// destinationUnknown for how long one is about which the broker gave no answer.
+	// destinationThere is the time for which a queue that existed is taken to exist, and
+	// destinationUnknown is the time for a queue about which the broker gave no answer.
 	destinationThere   = time.Minute
 	destinationUnknown = 10 * time.Second
-	// lookTimeout bounds one question.
+	// lookTimeout bounds a question to the broker.
 	lookTimeout = 2 * time.Second
-	// maxDestinations bounds the memory of queues: replies may go to any number of them.
+	// maxDestinations bounds the memory of queues: replies may go to any number of queues.
 	maxDestinations = 10_000
 )
 
-// destinations finds messages that the broker would refuse, before the commit: afterwards their
-// handlers' writes could not be undone.
+// destinations finds messages that the broker would refuse. The outbox asks before the commit,
+// because the writes of the handlers cannot be undone after the commit.
 type destinations struct {
 	conn   transport.Conn // of the broker
 	limits transport.Limits
@@ -57,7 +57,7 @@ func (d *destinations) checkOne(ctx context.Context, op *transport.Operation) er
 	}
 	if checker, ok := d.conn.(transport.Checker); ok {
 		sent := *op
-		if op.Name != "" { // a timer is sent when it is due
+		if op.Name != "" { // the broker gets a timer when the timer is due
 			sent.Name, sent.After, sent.At = "", 0, time.Time{}
 		}
 		if err := checker.Check(&sent); err != nil {
@@ -78,9 +78,9 @@ func (d *destinations) exists(queue string) bool {
 	return time.Now().Before(d.known[queue])
 }
 
-// look asks the broker for a queue. Only [transport.ErrNoQueue] says that there is none: the
-// endpoint may have the right to send to a queue and not to inspect it, and the broker may be away.
-// Others do not wait for the answer.
+// look asks the broker for a queue. Only [transport.ErrNoQueue] says that the queue is missing: the
+// endpoint may have the right to send to a queue and not to inspect the queue, and the broker may be
+// away. Further messages do not wait for the answer.
 func (d *destinations) look(ctx context.Context, queue string) error {
 	inspector, ok := d.conn.(transport.Inspector)
 	if !ok {
@@ -112,8 +112,8 @@ func (d *destinations) expect(queue string, while time.Duration) {
 	d.known[queue] = time.Now().Add(while)
 }
 
-// destinationOf returns the name of an operation's destination: of its queue, or of the events that
-// it publishes.
+// destinationOf returns the name of the destination of an operation: the queue, or the type of the
+// published event.
 func destinationOf(op *transport.Operation) string {
 	if op.Queue != "" {
 		return op.Queue

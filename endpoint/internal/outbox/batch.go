@@ -1,4 +1,4 @@
-package endpoint
+package outbox
 
 import (
 	"cmp"
@@ -18,22 +18,22 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// relayBatch is stored messages that are sent together, in the order in which they were stored.
-type relayBatch struct {
-	sender *relaySender
+// batch is a group of rows that are sent together, in the order in which the outbox stored the rows.
+type batch struct {
+	sender *sender
 	rows   rowsHeld
 
-	ops     []transport.Operation // that are not sent yet
+	ops     []transport.Operation // not sent yet
 	owners  []owner               // of each operation
 	decoded time.Time             // when the times to live in ops were counted from
 
 	apart bool   // each row is sent by itself, because the driver panicked over the batch
-	yield func() // called when a call takes long, so that other batches are sent meanwhile
+	yield func() // called when a call takes long: further batches are sent meanwhile
 }
 
-// decode reads the operations of ds. One that cannot be read stays in the outbox until its lease
-// ends: an instance of another version may read it.
-func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
+// decode reads the operations of ds. An unreadable row stays in the outbox until the lease ends: an
+// instance of another version may read the row.
+func (b *batch) decode(ctx context.Context, ds []transport.Delivery) {
 	r := b.sender
 	now := r.Outbox.now()
 	b.decoded = time.Now()
@@ -47,23 +47,23 @@ func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
 			r.unreadable.add(ctx, r.Log, cmp.Or(m.NativeID, m.ID), err)
 			continue
 		}
-		row := &relayRow{delivery: d, timer: m.Headers.Get(header.HoldfastTimer), stored: e.Encoded}
+		row := &storedRow{delivery: d, timer: m.Headers.Get(header.HoldfastTimer), stored: e.Encoded}
 		before := len(b.ops)
 		b.ops = e.AppendLive(b.ops, now)
 		row.left = len(b.ops) - before
 		row.total = row.left
-		if row.left < len(e.Ops) { // some have expired; the others are sent now
+		if row.left < len(e.Ops) { // some have expired; the rest is sent now
 			r.refusedRows.removeAll(e.Ops)
 		}
 		for i := before; i < len(b.ops); i++ {
 			op := &b.ops[i]
 			switch {
-			case row.timer != "": // it is due, as the row was received
+			case row.timer != "": // the timer is due, as the row was received
 				op.At = time.Time{}
-			case !op.At.IsZero(): // the broker counts by its own clock
+			case !op.At.IsZero(): // the broker has a clock of its own
 				op.After, op.At = op.Delay(now), time.Time{}
 			}
-			if r.isAudit(b.ops[i : i+1]) { // a driver has no bound of its own for the headers of a copy
+			if r.isAudit(b.ops[i : i+1]) { // a driver does not bound the headers of a copy
 				op.Message.NativeID = op.Message.ID
 			}
 			b.owners = append(b.owners, owner{row: row, refused: takeRefused(op.Message)})
@@ -72,8 +72,9 @@ func (b *relayBatch) decode(ctx context.Context, ds []transport.Delivery) {
 	}
 }
 
-// dispatch sends the operations that are left, and keeps those that the broker has not accepted.
-func (b *relayBatch) dispatch(ctx context.Context) {
+// dispatch sends the operations that are left, and keeps each operation until the broker accepts the
+// operation.
+func (b *batch) dispatch(ctx context.Context) {
 	b.shorten()
 	if len(b.ops) == 0 {
 		return
@@ -85,12 +86,12 @@ func (b *relayBatch) dispatch(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, c := range calls {
 		switch {
-		case b.sender.Outbox.own:
+		case b.sender.Outbox.Own:
 			b.moveAll(ctx, c)
 		case b.apart && c.trial == "":
 			for len(c.ops) > 0 {
 				n := firstRow(c.owners)
-				b.dispatchSome(ctx, &relayCall{ops: c.ops[:n], owners: c.owners[:n]})
+				b.dispatchSome(ctx, &call{ops: c.ops[:n], owners: c.owners[:n]})
 				c.ops, c.owners = c.ops[n:], c.owners[n:]
 			}
 		case len(calls) == 1:
@@ -99,7 +100,7 @@ func (b *relayBatch) dispatch(ctx context.Context) {
 			all.Go(func() { b.sender.perform(ctx, c, b.yield) })
 		}
 	}
-	if all.Wait(); len(calls) > 1 && !b.sender.Outbox.own {
+	if all.Wait(); len(calls) > 1 && !b.sender.Outbox.Own {
 		for _, c := range calls {
 			if c.performed {
 				b.conclude(ctx, c)
@@ -108,24 +109,24 @@ func (b *relayBatch) dispatch(ctx context.Context) {
 	}
 }
 
-// calls divides operations into calls, and returns those that wait for their destinations.
-func (b *relayBatch) calls(ops []transport.Operation, owners []owner) (calls []*relayCall, waiting relayCall) {
+// calls divides operations into calls, and returns the operations that wait for a destination.
+func (b *batch) calls(ops []transport.Operation, owners []owner) (calls []*call, waiting call) {
 	book := b.sender.book
 	if book.Calm() {
-		return []*relayCall{{ops: ops, owners: owners}}, waiting
+		return []*call{{ops: ops, owners: owners}}, waiting
 	}
 	type way struct {
 		destination.Way
-		call *relayCall
+		call *call
 	}
-	ways, together := map[string]*way{}, new(relayCall)
+	ways, together := map[string]*way{}, new(call)
 	for i := range ops {
 		to := destinationOf(&ops[i])
 		w := ways[to]
 		if w == nil {
 			w = &way{Way: book.Admit(to), call: together}
 			if ways[to] = w; w.Way == destination.Alone || w.Way == destination.Probe {
-				w.call = &relayCall{trial: to}
+				w.call = &call{trial: to}
 				calls = append(calls, w.call)
 			}
 		}
@@ -146,17 +147,17 @@ func (b *relayBatch) calls(ops []transport.Operation, owners []owner) (calls []*
 	return calls, waiting
 }
 
-// dispatchSome sends operations in one call.
-func (b *relayBatch) dispatchSome(ctx context.Context, c *relayCall) {
+// dispatchSome sends operations in a single call.
+func (b *batch) dispatchSome(ctx context.Context, c *call) {
 	b.sender.perform(ctx, c, b.yield)
 	b.conclude(ctx, c)
 }
 
 // conclude notes the outcomes of a call.
-func (b *relayBatch) conclude(ctx context.Context, c *relayCall) {
+func (b *batch) conclude(ctx context.Context, c *call) {
 	_, panicked := errors.AsType[*recoverability.PanicError](c.err)
 	if panicked && !b.apart && c.owners[0].row != c.owners[len(c.owners)-1].row {
-		b.apart = true // not known which row is the cause
+		b.apart = true // the row that is the cause is not known
 		b.ops, b.owners = append(b.ops, c.ops...), append(b.owners, c.owners...)
 		b.sender.book.End(c.trial)
 		return
@@ -166,14 +167,16 @@ func (b *relayBatch) conclude(ctx context.Context, c *relayCall) {
 	b.sent(ctx, c.ops, c.owners, failed)
 }
 
-// relayMoves messages that were refused are moved to the error queue at once.
+// relayMoves refused messages are moved to the error queue at the same time.
 const relayMoves = 16
 
-// sent notes the operations that are sent, and keeps those of the failed that stay.
-func (b *relayBatch) sent(ctx context.Context, ops []transport.Operation, owners []owner, failed map[int]error) {
+// sent notes the operations that are sent, and keeps the failed operations that stay.
+func (b *batch) sent(
+	ctx context.Context, ops []transport.Operation, owners []owner, failed map[int]error,
+) {
 	stay := make([]bool, len(ops))
 	most := relayMoves
-	if b.sender.InOrder { // in their order
+	if b.sender.InOrder { // the order is kept
 		most = 1
 	}
 	moving := make(chan struct{}, most)
@@ -201,13 +204,13 @@ func (b *relayBatch) sent(ctx context.Context, ops []transport.Operation, owners
 	}
 }
 
-// moveAll moves rows to the queues of their operations: the row is removed in the commit that sends
-// its timer, which is so sent once.
-func (b *relayBatch) moveAll(ctx context.Context, c *relayCall) {
-	var moves []*relayCall
+// moveAll moves rows to the queues of the operations: the commit that sends a timer removes the row,
+// so the timer is sent once.
+func (b *batch) moveAll(ctx context.Context, c *call) {
+	var moves []*call
 	for i, own := range c.owners {
 		if i == 0 || own.row != c.owners[i-1].row {
-			moves = append(moves, new(relayCall))
+			moves = append(moves, new(call))
 		}
 		m := moves[len(moves)-1]
 		m.ops, m.owners = append(m.ops, c.ops[i]), append(m.owners, own)
@@ -241,10 +244,10 @@ func (b *relayBatch) moveAll(ctx context.Context, c *relayCall) {
 	}
 }
 
-// shorten forgets operations that have expired since they were decoded, and those of rows whose
-// lease was lost, which another instance sends. It takes the time since from the delays and times
-// to live of the others.
-func (b *relayBatch) shorten() {
+// shorten forgets operations that have expired since decode, and the operations of rows whose lease
+// was lost: another instance sends these. The delays and times to live of the remaining operations
+// are shortened by the time since decode.
+func (b *batch) shorten() {
 	now := time.Now()
 	passed := now.Sub(b.decoded)
 	b.decoded = now
@@ -268,11 +271,11 @@ func (b *relayBatch) shorten() {
 	b.ops, b.owners = ops, owners
 }
 
-// completeSent removes the rows whose operations were all sent. It reports whether the database
-// does not remove some of them at the moment: those stay leased, because another relay would send
-// them again.
-func (b *relayBatch) completeSent(ctx context.Context) (left bool) {
-	var done []*relayRow
+// completeSent removes the rows whose operations were all sent, and reports whether rows are left,
+// because the database does not remove these rows at the moment. These rows stay leased: another
+// relay would send their messages again.
+func (b *batch) completeSent(ctx context.Context) (left bool) {
+	var done []*storedRow
 	for _, row := range b.rows.all() {
 		if row.left == 0 && !row.lost.Load() {
 			done = append(done, row)
@@ -285,7 +288,7 @@ func (b *relayBatch) completeSent(ctx context.Context) (left bool) {
 		all.Go(func() { errs[i] = row.delivery.Complete(settling) })
 	}
 	all.Wait()
-	kept := map[*relayRow]bool{}
+	kept := map[*storedRow]bool{}
 	var failing error
 	for i, err := range errs {
 		switch {
@@ -300,20 +303,20 @@ func (b *relayBatch) completeSent(ctx context.Context) (left bool) {
 	if len(done) > 0 {
 		b.sender.noteRemoval(ctx, failing)
 	}
-	b.rows.drop(func(row *relayRow) bool { return row.lost.Load() || row.left == 0 && !kept[row] })
+	b.rows.drop(func(row *storedRow) bool { return row.lost.Load() || row.left == 0 && !kept[row] })
 	return len(kept) > 0
 }
 
-// release returns the rows that are left to the outbox, for another instance: not those that were
-// sent.
-func (b *relayBatch) release(ctx context.Context) {
+// release returns the rows to the outbox, for another instance, except rows that were sent.
+func (b *batch) release(ctx context.Context) {
 	rows := b.rows.all()
-	b.rows.drop(func(*relayRow) bool { return true })
+	b.rows.drop(func(*storedRow) bool { return true })
 	for _, row := range rows {
 		if row.left == 0 {
 			continue
 		}
-		if err := row.delivery.Release(b.sender.Settling()); err != nil && !errors.Is(err, transport.ErrLeaseLost) {
+		err := row.delivery.Release(b.sender.Settling())
+		if err != nil && !errors.Is(err, transport.ErrLeaseLost) {
 			b.sender.Log.WarnContext(ctx, "a message of the outbox could not be released: it is sent when its lease ends",
 				slog.Any("error", err))
 		}
@@ -328,19 +331,19 @@ const (
 
 // postponement is a row that returns to the outbox for later.
 type postponement struct {
-	to    string // the destination that it waits for
+	to    string // the destination for which the row waits
 	after time.Duration
-	fixed bool // it is not called back
+	fixed bool // the row is not called back
 	rest  []transport.Operation
 }
 
-// postpone returns the rows to the outbox, for later, with messages that wait for a destination and
-// not for the broker: the relay sends others meanwhile. A relay that sends in order waits for a
-// destination.
-func (b *relayBatch) postpone(ctx context.Context) {
-	later, soon := map[*relayRow]*postponement{}, map[*relayRow]bool{}
+// postpone returns rows to the outbox, for later, if their messages wait for a destination and not
+// for the broker. The relay sends further rows meanwhile. A relay that sends in order waits for a
+// destination instead.
+func (b *batch) postpone(ctx context.Context) {
+	later, soon := map[*storedRow]*postponement{}, map[*storedRow]bool{}
 	for i, own := range b.owners {
-		if own.waits == forBroker { // it is tried again before the row is postponed
+		if own.waits == forBroker { // the broker is tried again before the row is postponed
 			soon[own.row] = true
 		}
 		if off := b.postponementOf(&b.ops[i], own); off != nil {
@@ -349,7 +352,7 @@ func (b *relayBatch) postpone(ctx context.Context) {
 			}
 		}
 	}
-	maps.DeleteFunc(later, func(row *relayRow, _ *postponement) bool { return soon[row] })
+	maps.DeleteFunc(later, func(row *storedRow, _ *postponement) bool { return soon[row] })
 	if len(later) == 0 {
 		return
 	}
@@ -362,7 +365,7 @@ func (b *relayBatch) postpone(ctx context.Context) {
 			b.ops, b.owners = append(b.ops, ops[i]), append(b.owners, own)
 		}
 	}
-	b.rows.drop(func(row *relayRow) bool { return later[row] != nil })
+	b.rows.drop(func(row *storedRow) bool { return later[row] != nil })
 	var all sync.WaitGroup
 	for row, off := range later {
 		all.Go(func() {
@@ -375,8 +378,8 @@ func (b *relayBatch) postpone(ctx context.Context) {
 	all.Wait()
 }
 
-// postponementOf returns how the row of an operation waits; nil if it stays in the batch.
-func (b *relayBatch) postponementOf(op *transport.Operation, own owner) *postponement {
+// postponementOf returns how the row of an operation waits; nil if the row stays in the batch.
+func (b *batch) postponementOf(op *transport.Operation, own owner) *postponement {
 	book := b.sender.book
 	switch own.waits {
 	case forErrorQueue:
@@ -395,13 +398,11 @@ func (b *relayBatch) postponementOf(op *transport.Operation, own owner) *postpon
 	return nil
 }
 
-var errNotReplaced = errors.New("the outbox cannot replace a stored message")
-
 // defers returns a row to the outbox for later.
-func (b *relayBatch) defers(row *relayRow, off *postponement) error {
+func (b *batch) defers(row *storedRow, off *postponement) error {
 	waits := destination.Row{Stored: row.stored, Audit: b.sender.isAudit(off.rest)}
 	d, ok := row.delivery.(transport.Deferrer)
-	_, calls := b.sender.Outbox.conn.(transport.Hastener)
+	_, calls := b.sender.Outbox.Conn.(transport.Hastener)
 	var err error
 	if ok && calls && len(off.rest) == row.total && !row.outdated {
 		waits.Handle, err = d.Defer(b.sender.Settling(), off.after)
@@ -422,10 +423,10 @@ func (b *relayBatch) defers(row *relayRow, off *postponement) error {
 	return nil
 }
 
-// storeAgain replaces a row by one with the operations that are left, which is received after a
-// while: those that were sent are not sent again.
-func (b *relayBatch) storeAgain(row *relayRow, rest []transport.Operation, after time.Duration) error {
-	if row.timer != "" { // it can be replaced and cancelled until it is sent
+// storeAgain replaces a row by a new row with the operations that are left, so that no operation is
+// sent twice. The new row is received after a while.
+func (b *batch) storeAgain(row *storedRow, rest []transport.Operation, after time.Duration) error {
+	if row.timer != "" { // the timer can be replaced and cancelled until the relay sends the timer
 		rest[0].Name, rest[0].After = row.timer, after
 	}
 	stored, err := b.sender.Outbox.stored(rest)

@@ -1,4 +1,4 @@
-package endpoint
+package outbox
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// relayRow is one stored message.
-type relayRow struct {
+// storedRow is a stored message.
+type storedRow struct {
 	delivery transport.Delivery
 	timer    string // the stored name of a timer; else ""
 	stored   time.Time
@@ -25,12 +25,14 @@ type relayRow struct {
 
 // owner is the row of an operation.
 type owner struct {
-	row   *relayRow
+	row   *storedRow
 	tries int // refusals of the operation that may have been temporary
 	waits waiting
 
-	refused  time.Time // when a full queue refused the operation first, by the clock of the outbox; zero: never
-	outdated bool      // the stored row lacks refused
+	// refused is the time of the first refusal by a full queue, by the clock of the outbox; zero for
+	// no refusal.
+	refused  time.Time
+	outdated bool // the stored row lacks refused
 }
 
 // waiting is the reason why an operation stays in the outbox.
@@ -39,10 +41,12 @@ type waiting int8
 const (
 	forBroker      waiting = iota // the broker does not answer
 	forDestination                // the destination takes no messages at the moment
-	forErrorQueue                 // the queue of the operation and the error queue have refused it
+	forErrorQueue                 // the destination and the error queue refuse the operation
 )
 
-// firstRow returns how many of the first operations are of one row.
+var errNotReplaced = errors.New("the outbox cannot replace a stored message")
+
+// firstRow returns the number of operations of the first row.
 func firstRow(owners []owner) int {
 	n := slices.IndexFunc(owners, func(o owner) bool { return o.row != owners[0].row })
 	if n < 0 {
@@ -66,7 +70,7 @@ func takeRefused(m *transport.Message) time.Time {
 	return refused
 }
 
-// withRefused returns an operation whose message has the time of its first refusal, to be stored.
+// withRefused returns an operation whose message has the time of the first refusal, to be stored.
 func withRefused(op transport.Operation, refused time.Time) transport.Operation {
 	if refused.IsZero() {
 		return op
@@ -81,24 +85,24 @@ func withRefused(op transport.Operation, refused time.Time) transport.Operation 
 // rowsHeld are the rows of a batch. The leases of the rows are renewed.
 type rowsHeld struct {
 	mu   sync.Mutex // guards rows
-	rows []*relayRow
+	rows []*storedRow
 }
 
-func (h *rowsHeld) add(row *relayRow) {
+func (h *rowsHeld) add(row *storedRow) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.rows = append(h.rows, row)
 }
 
 // all returns the rows.
-func (h *rowsHeld) all() []*relayRow {
+func (h *rowsHeld) all() []*storedRow {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.rows)
 }
 
 // drop removes the rows that match.
-func (h *rowsHeld) drop(match func(*relayRow) bool) {
+func (h *rowsHeld) drop(match func(*storedRow) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.rows = slices.DeleteFunc(h.rows, match)
