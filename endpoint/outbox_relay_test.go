@@ -55,6 +55,12 @@ func TestTheOutboxSendsThroughTheRelayStage(t *testing.T) {
 		if diff := cmp.Diff([]string{"shipping sent", "other refused", "error sent"}, seen.List()); diff != "" {
 			t.Error(diff)
 		}
+		// Tools group failures by the type and the place of an error.
+		moved := broker.Messages("error")[0].Headers
+		if typ, stack := moved.Get(header.ExceptionType), moved.Get(header.ExceptionStackTrace); typ != "*endpoint.unsentError" ||
+			!strings.Contains(stack, "at github.com/holdfast-go/holdfast/endpoint.outbox") {
+			t.Errorf("type %q, stack %q", typ, stack)
+		}
 	})
 }
 

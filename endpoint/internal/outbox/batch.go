@@ -34,8 +34,7 @@ type batch struct {
 // decode reads the operations of ds. An unreadable row stays in the outbox until the lease ends: an
 // instance of another version may read the row.
 func (b *batch) decode(ctx context.Context, ds []transport.Delivery) {
-	r := b.sender
-	now := r.Outbox.now()
+	now := b.sender.Outbox.now()
 	b.decoded = time.Now()
 	for _, d := range ds {
 		m := d.Message()
@@ -44,32 +43,33 @@ func (b *batch) decode(ctx context.Context, ds []transport.Delivery) {
 			err = m.Undecodable
 		}
 		if err != nil {
-			r.unreadable.add(ctx, r.Log, cmp.Or(m.NativeID, m.ID), err)
+			b.sender.unreadable.add(ctx, b.sender.Log, cmp.Or(m.NativeID, m.ID), err)
 			continue
 		}
-		row := &storedRow{delivery: d, timer: m.Headers.Get(header.HoldfastTimer), stored: e.Encoded}
-		before := len(b.ops)
-		b.ops = e.AppendLive(b.ops, now)
-		row.left = len(b.ops) - before
-		row.total = row.left
-		if row.left < len(e.Ops) { // some have expired; the rest is sent now
-			r.refusedRows.removeAll(e.Ops)
-		}
-		for i := before; i < len(b.ops); i++ {
-			op := &b.ops[i]
-			switch {
-			case row.timer != "": // the timer is due, as the row was received
-				op.At = time.Time{}
-			case !op.At.IsZero(): // the broker has a clock of its own
-				op.After, op.At = op.Delay(now), time.Time{}
-			}
-			if r.isAudit(b.ops[i : i+1]) { // a driver does not bound the headers of a copy
-				op.Message.NativeID = op.Message.ID
-			}
-			b.owners = append(b.owners, owner{row: row, refused: takeRefused(op.Message)})
-		}
-		b.rows.add(row)
+		b.add(&storedRow{
+			delivery: d, timer: m.Headers.Get(header.HoldfastTimer), stored: e.Encoded,
+		}, e, now)
 	}
+}
+
+// add adds a row with the operations of an envelope that have not expired.
+func (b *batch) add(row *storedRow, e *envelope.Envelope, now time.Time) {
+	before := len(b.ops)
+	b.ops = e.AppendLive(b.ops, now)
+	row.left = len(b.ops) - before
+	row.total = row.left
+	if row.left < len(e.Ops) { // some have expired; the rest is sent now
+		b.sender.refusedRows.removeAll(e.Ops)
+	}
+	for i := before; i < len(b.ops); i++ {
+		op := &b.ops[i]
+		row.setDelay(op, now)
+		if b.sender.isAudit(b.ops[i : i+1]) { // a driver does not bound the headers of a copy
+			op.Message.NativeID = op.Message.ID
+		}
+		b.owners = append(b.owners, owner{row: row, refused: takeRefused(op.Message)})
+	}
+	b.rows.add(row)
 }
 
 // dispatch sends the operations that are left, and keeps each operation until the broker accepts the
@@ -207,40 +207,36 @@ func (b *batch) sent(
 // moveAll moves rows to the queues of the operations: the commit that sends a timer removes the row,
 // so the timer is sent once.
 func (b *batch) moveAll(ctx context.Context, c *call) {
-	var moves []*call
-	for i, own := range c.owners {
-		if i == 0 || own.row != c.owners[i-1].row {
-			moves = append(moves, new(call))
-		}
-		m := moves[len(moves)-1]
-		m.ops, m.owners = append(m.ops, c.ops[i]), append(m.owners, own)
-	}
 	if c.trial != "" {
 		defer b.sender.book.End(c.trial)
 	}
+	moves := c.byRow()
 	var all sync.WaitGroup
 	for _, m := range moves {
-		if len(m.ops) > 1 { // no timer: some may be refused
-			continue
+		if len(m.ops) == 1 { // otherwise no timer: some may be refused
+			all.Go(func() { m.err = b.sender.move(m.owners[0].row, m.ops) })
 		}
-		all.Go(func() { m.err = b.sender.move(m.owners[0].row, m.ops) })
 	}
 	all.Wait()
 	for _, m := range moves {
-		if len(m.ops) > 1 {
+		switch {
+		case len(m.ops) > 1:
 			b.dispatchSome(ctx, m)
-			continue
-		}
-		if m.err != nil && !errors.Is(m.err, transport.ErrLeaseLost) {
+		case m.err != nil && !errors.Is(m.err, transport.ErrLeaseLost):
 			b.conclude(ctx, m)
-			continue
+		default:
+			b.moved(ctx, m)
 		}
-		m.owners[0].row.lost.Store(true) // nothing is left to complete
-		if m.err == nil {
-			b.sender.judge(ctx, m, nil)
-			b.sender.refusedRows.remove(&m.ops[0])
-			b.sender.sent.Add(1)
-		}
+	}
+}
+
+// moved notes the end of a move that has removed the row, or that found the row lost.
+func (b *batch) moved(ctx context.Context, m *call) {
+	m.owners[0].row.lost.Store(true) // nothing is left to complete
+	if m.err == nil {
+		b.sender.judge(ctx, m, nil)
+		b.sender.refusedRows.remove(&m.ops[0])
+		b.sender.sent.Add(1)
 	}
 }
 
@@ -248,9 +244,8 @@ func (b *batch) moveAll(ctx context.Context, c *call) {
 // was lost: another instance sends these. The delays and times to live of the remaining operations
 // are shortened by the time since decode.
 func (b *batch) shorten() {
-	now := time.Now()
-	passed := now.Sub(b.decoded)
-	b.decoded = now
+	passed := time.Since(b.decoded)
+	b.decoded = b.decoded.Add(passed)
 	ops, owners := b.ops[:0], b.owners[:0]
 	for i, own := range b.owners {
 		row, op := own.row, b.ops[i]
@@ -341,18 +336,7 @@ type postponement struct {
 // for the broker. The relay sends further rows meanwhile. A relay that sends in order waits for a
 // destination instead.
 func (b *batch) postpone(ctx context.Context) {
-	later, soon := map[*storedRow]*postponement{}, map[*storedRow]bool{}
-	for i, own := range b.owners {
-		if own.waits == forBroker { // the broker is tried again before the row is postponed
-			soon[own.row] = true
-		}
-		if off := b.postponementOf(&b.ops[i], own); off != nil {
-			if before := later[own.row]; before == nil || off.after < before.after {
-				later[own.row] = off
-			}
-		}
-	}
-	maps.DeleteFunc(later, func(row *storedRow, _ *postponement) bool { return soon[row] })
+	later := b.postponements()
 	if len(later) == 0 {
 		return
 	}
@@ -368,14 +352,26 @@ func (b *batch) postpone(ctx context.Context) {
 	b.rows.drop(func(row *storedRow) bool { return later[row] != nil })
 	var all sync.WaitGroup
 	for row, off := range later {
-		all.Go(func() {
-			if err := b.defers(row, off); err != nil && !errors.Is(err, transport.ErrLeaseLost) {
-				b.sender.Log.WarnContext(ctx, "a message of the outbox could not be postponed: it is sent when its lease ends",
-					slog.Any("error", err))
-			}
-		})
+		all.Go(func() { b.defers(ctx, row, off) })
 	}
 	all.Wait()
+}
+
+// postponements returns the rows that are postponed.
+func (b *batch) postponements() map[*storedRow]*postponement {
+	later, soon := map[*storedRow]*postponement{}, map[*storedRow]bool{}
+	for i, own := range b.owners {
+		if own.waits == forBroker { // the broker is tried again before the row is postponed
+			soon[own.row] = true
+		}
+		if off := b.postponementOf(&b.ops[i], own); off != nil {
+			if before := later[own.row]; before == nil || off.after < before.after {
+				later[own.row] = off
+			}
+		}
+	}
+	maps.DeleteFunc(later, func(row *storedRow, _ *postponement) bool { return soon[row] })
+	return later
 }
 
 // postponementOf returns how the row of an operation waits; nil if the row stays in the batch.
@@ -399,28 +395,34 @@ func (b *batch) postponementOf(op *transport.Operation, own owner) *postponement
 }
 
 // defers returns a row to the outbox for later.
-func (b *batch) defers(row *storedRow, off *postponement) error {
-	waits := destination.Row{Stored: row.stored, Audit: b.sender.isAudit(off.rest)}
+func (b *batch) defers(ctx context.Context, row *storedRow, off *postponement) {
+	handle, err := b.returns(row, off)
+	if err == nil {
+		b.sender.book.Postpone(off.to, destination.Row{
+			Handle: handle, Due: time.Now().Add(off.after), Stored: row.stored, Audit: b.sender.isAudit(off.rest),
+		})
+	} else if !errors.Is(err, transport.ErrLeaseLost) {
+		b.sender.Log.WarnContext(ctx, "a message of the outbox could not be postponed: it is sent when its lease ends",
+			slog.Any("error", err))
+	}
+}
+
+// returns returns a row to the outbox, and returns the handle by which the row is called back; "" for
+// a row that is not called back.
+func (b *batch) returns(row *storedRow, off *postponement) (handle string, err error) {
 	d, ok := row.delivery.(transport.Deferrer)
 	_, calls := b.sender.Outbox.Conn.(transport.Hastener)
-	var err error
-	if ok && calls && len(off.rest) == row.total && !row.outdated {
-		waits.Handle, err = d.Defer(b.sender.Settling(), off.after)
-	} else {
+	if !ok || !calls || len(off.rest) != row.total || row.outdated {
 		if !off.fixed {
 			off.after = min(off.after, uncalled)
 		}
-		err = b.storeAgain(row, off.rest, off.after)
+		return "", b.storeAgain(row, off.rest, off.after)
 	}
-	if err != nil {
-		return err
-	}
+	handle, err = d.Defer(b.sender.Settling(), off.after)
 	if off.fixed {
-		waits.Handle = ""
+		handle = ""
 	}
-	waits.Due = time.Now().Add(off.after)
-	b.sender.book.Postpone(off.to, waits)
-	return nil
+	return handle, err
 }
 
 // storeAgain replaces a row by a new row with the operations that are left, so that no operation is

@@ -41,6 +41,9 @@ type Relay struct {
 	active chan struct{} // has a token for each batch that is being sent
 	held   chan struct{} // has a token for each batch that is not settled
 	stray  atomic.Int32  // batches without tokens, because a destination does not answer
+
+	pause   backoff.Backoff // after a failed receive
+	longest time.Duration   // of the failed receives of an outage; 0 without an outage
 }
 
 // OpenRelay opens the relay of an outbox.
@@ -51,6 +54,7 @@ func OpenRelay(ctx context.Context, cfg RelayConfig) (*Relay, error) {
 		return nil, err
 	}
 	r := &Relay{receiver: receiver, receiving: pump.Reception{Queue: o.Queue}}
+	r.pause = backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 	r.RelayConfig, r.book = cfg, &o.book
 	r.active, r.held = make(chan struct{}, relayActive), make(chan struct{}, relayHeld)
 	if cfg.InOrder {
@@ -104,50 +108,55 @@ func (r *Relay) run(running context.Context, stopping <-chan struct{}) {
 		began := time.Now()
 		<-stopping
 		interrupt()
-		if most := r.StopTimeout; most > 0 && backoff.Sleep(ctx, max(relayLast, most-time.Since(began))) == nil {
+		if r.StopTimeout <= 0 {
+			return
+		}
+		if backoff.Sleep(ctx, max(relayLast, r.StopTimeout-time.Since(began))) == nil {
 			end()
 		}
 	})
+	r.receiveAll(ctx, receiving)
+}
+
+// receiveAll receives batches and sends them, until ctx ends, or until receiving has ended and no row
+// is left.
+func (r *Relay) receiveAll(ctx, receiving context.Context) {
 	var batches sync.WaitGroup
 	defer batches.Wait()
-	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
-	longest := time.Duration(0) // of the failed receives of an outage
-	works := func() {
-		r.note(ctx, nil)
-		pause.Reset()
-		longest = 0
-	}
-	for {
-		if !take(ctx, r.held) {
-			return
-		}
-		if !take(ctx, r.active) {
-			<-r.held
-			return
-		}
-		last := receiving.Err() != nil
-		began, stop := time.Now(), func() {}
-		if longest > 0 {
-			stop = pump.Listen(receiving, r.receiver, longest, works)
-		}
-		ds, err := r.receive(receiving, ctx)
-		stop()
+	for r.takeTokens(ctx) {
+		last, began := receiving.Err() != nil, time.Now()
+		ds, err := r.listen(ctx, receiving)
 		if len(ds) > 0 {
-			works()
+			r.works(ctx)
 			batches.Go(func() { r.send(ctx, ds) })
 			continue
 		}
-		<-r.active
-		<-r.held
+		r.returnTokens()
 		if last {
 			return
 		}
 		if receiving.Err() == nil && err != nil {
-			longest = max(longest, time.Since(began), 1)
+			r.longest = max(r.longest, time.Since(began), 1)
 			r.note(ctx, err)
-			_ = pause.Wait(receiving)
+			_ = r.pause.Wait(receiving)
 		}
 	}
+}
+
+// works records that a receive succeeded.
+func (r *Relay) works(ctx context.Context) {
+	r.note(ctx, nil)
+	r.pause.Reset()
+	r.longest = 0
+}
+
+// listen receives rows. After a failed receive, listen notes when the database answers again, also
+// if no row is there.
+func (r *Relay) listen(ctx, receiving context.Context) ([]transport.Delivery, error) {
+	if r.longest > 0 {
+		defer pump.Listen(receiving, r.receiver, r.longest, func() { r.works(ctx) })()
+	}
+	return r.receive(receiving, ctx)
 }
 
 // receive receives rows. When receiving has ended, receive waits only briefly for a row.
@@ -171,6 +180,23 @@ func take(ctx context.Context, c chan<- struct{}) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// takeTokens takes both tokens of a batch, and reports false when ctx ends first.
+func (r *Relay) takeTokens(ctx context.Context) bool {
+	if !take(ctx, r.held) {
+		return false
+	}
+	if !take(ctx, r.active) {
+		<-r.held
+		return false
+	}
+	return true
+}
+
+func (r *Relay) returnTokens() {
+	<-r.active
+	<-r.held
 }
 
 // tokens are what a batch holds of the relay's active and held.

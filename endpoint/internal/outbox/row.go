@@ -23,6 +23,17 @@ type storedRow struct {
 	lost     atomic.Bool // the lease is lost, or the row was moved
 }
 
+// setDelay sets the delay of an operation of the row, which was received now: the broker has a clock
+// of its own. A timer is due, as its row was received.
+func (r *storedRow) setDelay(op *transport.Operation, now time.Time) {
+	switch {
+	case r.timer != "":
+		op.At = time.Time{}
+	case !op.At.IsZero():
+		op.After, op.At = op.Delay(now), time.Time{}
+	}
+}
+
 // owner is the row of an operation.
 type owner struct {
 	row   *storedRow
@@ -33,6 +44,15 @@ type owner struct {
 	// no refusal.
 	refused  time.Time
 	outdated bool // the stored row lacks refused
+}
+
+// fullFor returns for how long a full queue has refused the operation: since now, if the refusal is
+// the first.
+func (o *owner) fullFor(now time.Time) time.Duration {
+	if o.refused.IsZero() {
+		o.refused, o.outdated = now, true
+	}
+	return now.Sub(o.refused)
 }
 
 // waiting is the reason why an operation stays in the outbox.

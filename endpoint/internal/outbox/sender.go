@@ -85,6 +85,18 @@ func (c *call) destinations() []string {
 	return all
 }
 
+// byRow divides the operations of a call by their rows.
+func (c *call) byRow() (calls []*call) {
+	for i, own := range c.owners {
+		if i == 0 || own.row != c.owners[i-1].row {
+			calls = append(calls, new(call))
+		}
+		last := calls[len(calls)-1]
+		last.ops, last.owners = append(last.ops, c.ops[i]), append(last.owners, own)
+	}
+	return calls
+}
+
 // dispatch sends operations. A panic of the driver or of a behavior must not end the process: the
 // process would send the operations again after the next start.
 func (r *sender) dispatch(ctx context.Context, ops []transport.Operation) (err error) {
@@ -107,45 +119,62 @@ func (r *sender) move(row *storedRow, ops []transport.Operation) (err error) {
 func (r *sender) perform(ctx context.Context, c *call, yield func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var (
-		mu      sync.Mutex // guards the rest
-		over    bool
-		expired bool
-		passed  time.Duration // since the broker was away last
-		slow    []string
-		timer   *time.Timer
-	)
-	mu.Lock()
-	timer = time.AfterFunc(destination.SlowAfter, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if over {
-			return
-		}
-		if passed += destination.SlowAfter; r.away() {
-			passed = 0
-		}
-		if passed == destination.SlowAfter && slow == nil {
-			slow = c.destinations()
-			r.book.Slow(slow)
-			yield()
-		}
-		if passed >= destination.AnswerWithin {
-			expired = true
-			cancel(errNoAnswer)
-			return
-		}
-		timer.Reset(destination.SlowAfter)
-	})
-	mu.Unlock()
+	t := &callTimer{sender: r, call: c, yield: yield, cancel: cancel}
+	t.mu.Lock()
+	t.timer = time.AfterFunc(destination.SlowAfter, t.tick)
+	t.mu.Unlock()
 	c.err, c.performed = r.dispatch(ctx, c.ops), true
-	mu.Lock()
-	defer mu.Unlock()
-	over, c.expired = true, expired
-	timer.Stop()
-	if slow != nil {
-		r.book.Fast(slow)
+	c.expired = t.stop()
+}
+
+// callTimer measures the time of a call.
+type callTimer struct {
+	sender *sender
+	call   *call
+	yield  func()
+	cancel context.CancelCauseFunc
+
+	mu      sync.Mutex // guards the rest
+	timer   *time.Timer
+	over    bool
+	expired bool
+	passed  time.Duration // since the broker was away last
+	slow    []string      // the destinations of the call, if the call is slow
+}
+
+// tick is called each [destination.SlowAfter], until the call is over or expires.
+func (t *callTimer) tick() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		return
 	}
+	if t.passed += destination.SlowAfter; t.sender.away() {
+		t.passed = 0
+	}
+	if t.passed == destination.SlowAfter && t.slow == nil {
+		t.slow = t.call.destinations()
+		t.sender.book.Slow(t.slow)
+		t.yield()
+	}
+	if t.passed >= destination.AnswerWithin {
+		t.expired = true
+		t.cancel(errNoAnswer)
+		return
+	}
+	t.timer.Reset(destination.SlowAfter)
+}
+
+// stop is called at the end of the call, and reports whether the call has expired.
+func (t *callTimer) stop() (expired bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true
+	t.timer.Stop()
+	if t.slow != nil {
+		t.sender.book.Fast(t.slow)
+	}
+	return t.expired
 }
 
 // failures returns the errors of the operations of a dispatch, by index.
@@ -193,40 +222,18 @@ func (r *sender) away() bool {
 
 // judge records the outcomes of a call for the destinations.
 func (r *sender) judge(ctx context.Context, c *call, failed map[int]error) {
-	_, answered := errors.AsType[*transport.DispatchError](c.err)
-	answered = answered || c.err == nil
 	if c.err == nil && r.book.Calm() {
 		r.book.AllAnswered()
 		return
 	}
-	worst := map[string]destination.Kind{}
-	errs := map[string]error{}
-	for i := range c.ops {
-		err := failed[i]
-		kind, known := r.kindOf(ctx, c, err)
-		if kind == destination.Well && r.mayBeFull(&c.ops[i], err) {
-			kind = destination.Full
-		}
-		if !known || kind == destination.Well && !answered {
-			continue
-		}
-		to := destinationOf(&c.ops[i])
-		if before, seen := worst[to]; !seen || kind > before {
-			worst[to], errs[to] = kind, err
-		}
-	}
-	for to, kind := range worst {
-		if kind == destination.Well {
+	for to, a := range r.answers(ctx, c, failed) {
+		if a.kind == destination.Well {
 			r.answered(ctx, to)
 			continue
 		}
-		err := errs[to]
-		if kind == destination.Silent {
-			err = errNoAnswer
-		}
-		if _, begins := r.book.Failed(to, kind, err); begins {
+		if _, begins := r.book.Failed(to, a.kind, a.err); begins {
 			r.Log.WarnContext(ctx, "a destination of the outbox accepts no messages: they wait, and others are sent",
-				slog.String("queue", to), slog.String("problem", kind.String()), slog.Any("error", err))
+				slog.String("queue", to), slog.String("problem", a.kind.String()), slog.Any("error", a.err))
 		}
 	}
 	if c.trial != "" {
@@ -234,15 +241,46 @@ func (r *sender) judge(ctx context.Context, c *call, failed map[int]error) {
 	}
 }
 
+// answer is the worst outcome of the operations for a destination.
+type answer struct {
+	kind destination.Kind
+	err  error
+}
+
+// answers returns the answers of the destinations of a call, except destinations about which the
+// call says nothing.
+func (r *sender) answers(ctx context.Context, c *call, failed map[int]error) map[string]answer {
+	_, answered := errors.AsType[*transport.DispatchError](c.err)
+	answered = answered || c.err == nil
+	worst := map[string]answer{}
+	for i := range c.ops {
+		err := failed[i]
+		kind, known := r.kindOf(ctx, c, &c.ops[i], err)
+		if !known || kind == destination.Well && !answered {
+			continue
+		}
+		if kind == destination.Silent {
+			err = errNoAnswer
+		}
+		to := destinationOf(&c.ops[i])
+		if before, seen := worst[to]; !seen || kind > before.kind {
+			worst[to] = answer{kind, err}
+		}
+	}
+	return worst
+}
+
 // kindOf returns the state of a destination after the error of an operation, and reports whether the
 // error says anything about the destination.
 func (r *sender) kindOf(
-	ctx context.Context, c *call, err error,
+	ctx context.Context, c *call, op *transport.Operation, err error,
 ) (kind destination.Kind, known bool) {
 	_, busy := errors.AsType[*transport.BusyError](err)
 	switch {
 	case busy:
 		return destination.Busy, true
+	case r.mayBeFull(op, err):
+		return destination.Full, true
 	case !copies.Unanswered(err):
 		return destination.Well, true
 	case c.expired &&
@@ -269,8 +307,7 @@ func (r *sender) answered(ctx context.Context, to string) {
 func (r *sender) keeps(
 	ctx context.Context, op *transport.Operation, own *owner, err error, yield func(),
 ) bool {
-	missing := errors.Is(err, transport.ErrNoQueue)
-	if missing { // further messages for the queue fail before the commit
+	if errors.Is(err, transport.ErrNoQueue) { // further messages for the queue fail before the commit
 		r.Outbox.destinations.expect(op.Queue, 0)
 	}
 	final := copies.Permanent(err)
@@ -281,11 +318,7 @@ func (r *sender) keeps(
 		return true
 	}
 	if r.mayBeFull(op, err) {
-		now := r.Outbox.now()
-		if own.refused.IsZero() {
-			own.refused, own.outdated = now, true
-		}
-		if own.waits = forDestination; now.Sub(own.refused) < r.RefusedFor {
+		if own.waits = forDestination; own.fullFor(r.Outbox.now()) < r.RefusedFor {
 			return true
 		}
 		final = true
@@ -293,26 +326,38 @@ func (r *sender) keeps(
 	if own.tries++; !final && own.tries < settle.Tries {
 		return true
 	}
-	if op.Message.Headers.Get(header.ControlMessage) != "" {
-		r.Log.WarnContext(ctx, "a notice to ServiceControl was refused and is discarded: the audit copy reports the success",
-			slog.String("queue", op.Queue), slog.Any("error", err))
+	return !r.discards(ctx, op, err) && !r.moves(ctx, op, own, err, yield)
+}
+
+// discards reports whether a refused operation is a notice to ServiceControl, which is lost.
+func (r *sender) discards(ctx context.Context, op *transport.Operation, err error) bool {
+	if op.Message.Headers.Get(header.ControlMessage) == "" {
 		return false
 	}
-	if moved := r.toErrorQueue(ctx, op, err, yield); moved != nil {
-		if !copies.Unanswered(moved) {
-			r.refusedRows.add(op, moved)
-		}
-		if !copies.Unanswered(moved) || r.book.Unwell(r.Refusals.ErrorQueue) {
-			own.waits = forErrorQueue
-		}
-		if errors.Is(moved, errWaits) {
-			return true
-		}
-		r.Log.ErrorContext(ctx, "the broker and the error queue refused a message of the outbox: it stays there",
-			slog.String("queue", op.Queue), slog.Any("error", errors.Join(err, moved)))
+	r.Log.WarnContext(ctx, "a notice to ServiceControl was refused and is discarded: the audit copy reports the success",
+		slog.String("queue", op.Queue), slog.Any("error", err))
+	return true
+}
+
+// moves moves a refused operation to the error queue, and reports success.
+func (r *sender) moves(
+	ctx context.Context, op *transport.Operation, own *owner, err error, yield func(),
+) bool {
+	moved := r.toErrorQueue(ctx, op, err, yield)
+	if moved == nil {
+		r.refused.Add(1)
 		return true
 	}
-	r.refused.Add(1)
+	if !copies.Unanswered(moved) {
+		r.refusedRows.add(op, moved)
+	}
+	if !copies.Unanswered(moved) || r.book.Unwell(r.Refusals.ErrorQueue) {
+		own.waits = forErrorQueue
+	}
+	if !errors.Is(moved, errWaits) {
+		r.Log.ErrorContext(ctx, "the broker and the error queue refused a message of the outbox: it stays there",
+			slog.String("queue", op.Queue), slog.Any("error", errors.Join(err, moved)))
+	}
 	return false
 }
 
