@@ -1,0 +1,140 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
+	"github.com/holdfast-go/holdfast/endpoint/internal/work"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// fakeConn is a broker, and the database of an outbox.
+type fakeConn struct {
+	transport.Conn
+	transport.OutboxStore
+
+	err     error // of the database
+	blocked bool
+}
+
+func (c *fakeConn) Limits() transport.Limits                           { return transport.Limits{} }
+func (c *fakeConn) Store(context.Context, transport.OutboxEntry) error { return c.err }
+func (c *fakeConn) Blocked() bool                                      { return c.blocked }
+
+// The function is called after a commit that has succeeded: the end of an outage depends on it.
+func TestASuccessfulCommitIsNoted(t *testing.T) {
+	for _, away := range []error{nil, transport.ErrUnreachable} {
+		o, _ := New(&fakeConn{err: away}, "sales.outbox", "sales.handled")
+		commits := 0
+		o.OnCommit = func() { commits++ }
+		u := &work.Unit{Key: new(transport.HandledKey)}
+		err := o.Commit(t.Context(), u, nil, nil, nil)
+		if !errors.Is(err, away) || (commits == 1) != (away == nil) {
+			t.Errorf("%v: %d commits are noted, error %v", away, commits, err)
+		}
+		if _, ok := errors.AsType[*work.CommitError](u.Failure()); ok != (away != nil) {
+			t.Errorf("%v: the unit has failed with %v", away, u.Failure())
+		}
+	}
+}
+
+// fakeReceiver has lost the leases of all rows but the first.
+type fakeReceiver struct{ transport.Receiver }
+
+func (fakeReceiver) Renew(_ context.Context, ds []transport.Delivery) []error {
+	errs := make([]error, len(ds))
+	for i := range errs[1:] {
+		errs[1+i] = fmt.Errorf("row: %w", transport.ErrLeaseLost)
+	}
+	return errs
+}
+
+// A row whose lease is lost is found at the first renewal, before the lease would end.
+func TestLostRowsAreFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var rows rowsHeld
+		own, lost, removed := new(storedRow), new(storedRow), new(storedRow)
+		for _, row := range []*storedRow{own, removed, lost} {
+			rows.add(row)
+		}
+		rows.drop(func(row *storedRow) bool { return row == removed })
+		stop := rows.renew(t.Context(), fakeReceiver{}, 6*time.Second)
+		time.Sleep(2*time.Second + 1)
+		synctest.Wait()
+		if own.lost.Load() || !lost.lost.Load() || removed.lost.Load() {
+			t.Errorf("lost: %v, %v, %v", own.lost.Load(), lost.lost.Load(), removed.lost.Load())
+		}
+		stop()
+	})
+}
+
+// A received timer is due by the clock of the database, and the broker must not delay the timer
+// once more.
+func TestDelaysOfReceivedRows(t *testing.T) {
+	now := time.Now()
+	op := transport.Operation{At: now.Add(time.Minute)}
+	if new(storedRow).setDelay(&op, now); op.After != time.Minute || !op.At.IsZero() {
+		t.Errorf("a message: after %v, at %v", op.After, op.At)
+	}
+	op = transport.Operation{At: now.Add(time.Minute)}
+	if (&storedRow{timer: "x"}).setDelay(&op, now); op.After != 0 || !op.At.IsZero() {
+		t.Errorf("a timer: after %v, at %v", op.After, op.At)
+	}
+}
+
+// perform has a sender send one operation in the time that send takes.
+func perform(t *testing.T, conn *fakeConn, send func(context.Context) error) (*sender, *call, int) {
+	t.Helper()
+	yields := 0
+	r := &sender{book: new(destination.Book)}
+	r.Conn, r.Send = conn, func(ctx context.Context, _ []transport.Operation) error { return send(ctx) }
+	c := &call{ops: []transport.Operation{{Queue: "shipping"}}}
+	r.perform(t.Context(), c, func() { yields++ })
+	synctest.Wait()
+	return r, c, yields
+}
+
+// The destination of a call that takes long is slow until the call returns.
+func TestACallThatTakesLong(t *testing.T) {
+	for _, took := range []time.Duration{destination.SlowAfter / 2, 3 * destination.SlowAfter} {
+		synctest.Test(t, func(t *testing.T) {
+			r, c, yields := perform(t, new(fakeConn), func(context.Context) error {
+				time.Sleep(took)
+				return nil
+			})
+			slow := took > destination.SlowAfter
+			if (yields == 1) != slow || yields > 1 || c.expired || c.err != nil || !r.book.Calm() {
+				t.Errorf("%v: %d yields, expired %v, error %v, calm %v", took, yields, c.expired, c.err, r.book.Calm())
+			}
+		})
+	}
+}
+
+// A call without an answer ends, unless the broker is away: then a new call would get no answer
+// either.
+func TestACallWithoutAnAnswerEnds(t *testing.T) {
+	for _, blocked := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			_, c, _ := perform(t, &fakeConn{blocked: blocked}, func(ctx context.Context) error {
+				select {
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				case <-time.After(time.Hour):
+					return nil
+				}
+			})
+			if c.expired == blocked || errors.Is(c.err, errNoAnswer) == blocked {
+				t.Errorf("blocked %v: expired %v after %v: %v", blocked, c.expired, time.Since(began), c.err)
+			}
+			if took := time.Since(began); !blocked && took != destination.AnswerWithin {
+				t.Errorf("the call took %v", took)
+			}
+		})
+	}
+}
