@@ -64,7 +64,7 @@ var rules = []rule{
 	{of: "endpoint/internal/work", ours: []string{"transport"}},
 	{of: "endpoint/internal/settle", ours: []string{
 		"endpoint/internal/failurelog", "header", "internal/backoff", "internal/copies", "internal/errtree", "internal/fault",
-		"internal/pump", "transport",
+		"internal/pump", "recoverability", "transport",
 	}},
 	{of: "endpoint/internal/notify", ours: []string{
 		"endpoint/internal/failurelog", "endpoint/internal/overdue", "endpoint/internal/panics", "internal/goroutines", "recoverability",

@@ -61,7 +61,7 @@ func (in *incoming) newAttempt() *attempt {
 	}
 	m := in.Original
 	if in.e.copies {
-		m = sharedCopy(m)
+		m = settle.SharedCopy(m)
 	}
 	a.incoming = in
 	a.session.in = a
@@ -275,7 +275,7 @@ func (a *attempt) throttle(ctx context.Context, err error) outcome {
 	if a.turn.Limit == nil {
 		return failed{err}
 	}
-	f, mendable := a.facts(err), false
+	f, mendable := a.Facts(err), false
 	if a.asFunction(new(overdue.Call), &nameMatchers, func() error {
 		mendable = f.Mendable()
 		return nil

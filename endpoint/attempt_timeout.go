@@ -38,7 +38,7 @@ func (a *attempt) invokeWithin(ctx context.Context, l *pipeline.Logical) error {
 	typ := settle.FirstType(a.Original.Headers)
 	use := a.live.recoverability.RetryOf(typ, a.Original.Headers)
 	if use.Mode != 0 {
-		made := a.inline
+		made := a.Inline
 		if use.Mode == resilience.DeferredMode {
 			made = fault.DelayedRetries(a.Original.Headers)
 		}

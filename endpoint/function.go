@@ -56,7 +56,7 @@ func translate(_ context.Context, in *incoming) outcome {
 	if in.Received.Message().Undecodable != nil {
 		return nil
 	}
-	m := sharedCopy(in.Received.Message())
+	m := settle.SharedCopy(in.Received.Message())
 	call := &in.first.running
 	in.observe(call)
 	err := in.asFunction(call, &nameTranslate, func() error {
@@ -64,7 +64,7 @@ func translate(_ context.Context, in *incoming) outcome {
 		return nil
 	})
 	if err != nil {
-		m = sharedCopy(in.Received.Message())
+		m = settle.SharedCopy(in.Received.Message())
 		m.Undecodable = fmt.Errorf("%s: %w", nameTranslate, err)
 	}
 	in.Original, in.ID = settle.OriginalOf(m)

@@ -160,7 +160,7 @@ func (r *recovery) moveDecided(ctx context.Context, a *attempt, queue string) re
 	var failed header.Map
 	m.Headers, failed = fault.LeaveDecided(m.Headers)
 	r.Original = &m
-	rec := r.begin(a, r.facts(&decidedError{failed.Get(header.ExceptionMessage), failed.Get(header.HoldfastFaultClass)}))
+	rec := r.begin(a, r.Facts(&decidedError{failed.Get(header.ExceptionMessage), failed.Get(header.HoldfastFaultClass)}))
 	rec.Failure.Queue = cmp.Or(r.live.names.Of(failed.Get(header.FailedQ)), r.Queue)
 	rec.Action = recoverability.MoveToError{Queue: r.errorQueueOf(queue)}
 	if rec.Fault = failed; failed.Get(header.FailedQ) == "" { // the copy had no room for the headers, or no endpoint has made it

@@ -126,7 +126,7 @@ const errAfterSettled = "a behavior failed after its message was settled"
 func (in *incoming) recovered(ctx context.Context, res result) outcome {
 	switch res := res.(type) {
 	case retrying:
-		in.inline++
+		in.Inline++
 		in.FailureCounted = false
 		return again{&wait{after: res.after}}
 	case waits:
@@ -203,7 +203,7 @@ func (in *incoming) succeeded(ctx context.Context) {
 	if in.exclusive == nil {
 		in.live.slow.Succeeded(n)
 	}
-	if in.exclusive != nil || (n > 1 || in.inline > 0) && !in.LostLease() || in.turn.IsRemembered() {
+	if in.exclusive != nil || (n > 1 || in.Inline > 0) && !in.LostLease() || in.turn.IsRemembered() {
 		in.ForgetFailures()
 	}
 	in.turn.Succeeded(ctx, &in.Delivery)

@@ -72,7 +72,7 @@ func (in *incoming) enterQuarantine(ctx context.Context) error {
 	}
 	in.Log.WarnContext(ctx, "the process may crash over a message: it is moved to quarantine",
 		slog.String("message", in.LogID()), slog.Int("attempt", n), slog.String("queue", q.queue))
-	f := in.facts(fmt.Errorf("delivered %d times: the process may crash over it", n))
+	f := in.Facts(fmt.Errorf("delivered %d times: the process may crash over it", n))
 	report = func() {
 		in.live.notifier.Notify(ctx, recoverability.Notification{Kind: recoverability.Quarantined, To: q.queue, Failure: &f})
 	}

@@ -166,9 +166,9 @@ func (r *recovery) startOver(ctx context.Context, a *attempt, err error) {
 
 // failure counts the failure, and returns the facts by which the policy decides.
 func (r *recovery) failure(err error) recoverability.Failure {
-	f := r.facts(err)
+	f := r.Facts(err)
 	known, _ := r.e.failures.Known(r.FailureKey())
-	if r.inline == 0 { // a delivery counts once
+	if r.Inline == 0 { // a delivery counts once
 		known = r.e.failures.Count(r.FailureKey(), f.Now, r.exclusive == nil && f.AttemptExact && f.Attempt == 1)
 	}
 	if known.Since.Before(f.FirstFailure) { // in the first cycle only this process knows

@@ -130,6 +130,7 @@ func newLive(ctx context.Context, e *Endpoint, conn transport.Conn, stored *outb
 	l.auditor.Conn, l.auditor.AuditQueue, l.auditor.ExpireAfter = conn, e.cfg.AuditQueue, e.cfg.AuditExpireAfter
 	l.settler = settle.Settler{
 		Conn: conn, Log: e.cfg.Logger, Failures: e.failures, OnError: l.auditor.Failed, TxElsewhere: stored != nil,
+		Config: &l.recoverability, Instance: e.cfg.Instance,
 		Deadlines: settle.Deadlines{Parent: context.WithoutCancel(ctx)},
 	}
 	l.limiting.Notifier, l.limiting.MaxDelay = l.notifier, l.limits.MaxDelay

@@ -203,7 +203,7 @@ func (a *attempt) burial(ctx context.Context, queue string, failure error) (*rec
 	a.Queue = a.live.names.Of(queue)
 	r := newRecovery(a.incoming)
 	r.at = a.origin()
-	rec := r.begin(a, a.facts(failure))
+	rec := r.begin(a, a.Facts(failure))
 	rec.Failure.AttemptExact = false
 	rec.Action = r.toErrorQueue()
 	rec.Fault = r.faultHeaders(ctx, rec.Failure)

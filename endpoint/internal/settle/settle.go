@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -34,7 +35,9 @@ type Settler struct {
 	Deadlines Deadlines // of settling calls
 	Log       *slog.Logger
 	Failures  *failurelog.Log
-	OnError   func() // called when a message could not be completed
+	OnError   func()                 // called when a message could not be completed
+	Config    *recoverability.Config // with the retries that the endpoint can do
+	Instance  string                 // of the endpoint
 	// TxElsewhere: the transactions of messages are in another database than the messages.
 	TxElsewhere bool
 }
@@ -81,6 +84,8 @@ type Delivery struct {
 	Slot     *pump.Slot
 	// FailureCounted: the failure of the message is counted, so that a lost lease does not count.
 	FailureCounted bool
+	// Inline is the number of retries within this delivery.
+	Inline int
 	// HoldUntil is the time at which the message must have left, because the broker is about to
 	// deliver the message again; zero is never.
 	HoldUntil time.Time
