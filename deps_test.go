@@ -90,6 +90,10 @@ var rules = []rule{
 		"endpoint/internal/settle", "endpoint/internal/work", "header", "internal/backoff", "internal/copies",
 		"internal/envelope", "internal/pump", "internal/uuid", "recoverability", "transport",
 	}},
+	{of: "endpoint/internal/quarantine", ours: []string{
+		"endpoint/internal/names", "endpoint/internal/notify", "endpoint/internal/settle", "internal/backoff", "internal/copies",
+		"internal/fault", "internal/pump", "recoverability", "transport",
+	}},
 	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "saga", ours: append([]string{"internal/jsonloss", "internal/jsonmembers", "internal/stateful", "internal/strictjson", "internal/uuid", "recoverability"}, aboveEndpoint...)},

@@ -2,13 +2,16 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 // A guard lets a message go on, or ends its processing with an outcome. If the outcome is nil, the
@@ -212,16 +215,35 @@ func recognize(ctx context.Context, a *attempt) (outcome, error) {
 	return done{}, nil
 }
 
+// suspect moves a message over which the process may crash to quarantine.
 func suspect(ctx context.Context, a *attempt) (outcome, error) {
-	if !a.suspect() {
+	q := a.live.quarantine
+	if a.cleared || !q.Suspects(&a.Delivery) {
 		return nil, nil
 	}
-	return a.quarantine(ctx), nil
+	err := q.Move(ctx, &a.Delivery, a.incoming)
+	if err == nil {
+		return over{}, nil
+	}
+	if errors.Is(err, transport.ErrNoQueue) {
+		a.cleared = true
+		return nil, nil
+	}
+	if refused, ok := errors.AsType[*copies.CopyError](err); ok {
+		return a.moveRefused(ctx, refused), nil
+	}
+	a.Slot.Free()
+	return back{a.keep(ctx, err)}, nil
+}
+
+func leaveQuarantine(_ context.Context, in *incoming) outcome {
+	in.exclusive = in.live.quarantine.Receive(&in.Delivery)
+	return nil
 }
 
 func refuseParked(_ context.Context, a *attempt) (outcome, error) {
-	if a.exclusive.parked {
-		return nil, a.exclusive.crashLoop()
+	if a.exclusive.Parked {
+		return nil, a.exclusive.CrashLoop()
 	}
 	return nil, nil
 }

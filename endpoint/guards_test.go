@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/inbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
 	"github.com/holdfast-go/holdfast/endpoint/internal/outbox"
+	"github.com/holdfast-go/holdfast/endpoint/internal/quarantine"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -25,7 +26,7 @@ func TestGuardsAreAskedInOrder(t *testing.T) {
 		},
 		throttle: throttle.New(recoverability.RateLimit{After: 1}, nil, nil),
 		keys:     new(keylock.Locks), slow: new(pump.SlowStart), outbox: new(outbox.Outbox), inbox: new(inbox.Inbox),
-		quarantine: new(quarantine), translate: func(*transport.Message) {},
+		quarantine: new(quarantine.Quarantine), translate: func(*transport.Message) {},
 	}
 	for _, tt := range []struct {
 		name string

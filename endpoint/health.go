@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/held"
+	"github.com/holdfast-go/holdfast/endpoint/internal/quarantine"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/internal/safelog"
 	"github.com/holdfast-go/holdfast/transport"
@@ -100,7 +101,10 @@ func (l *live) addTo(h *Health) {
 		h.Warnings = append(h.Warnings, w.Warnings()...)
 	}
 	if l.quarantine != nil {
-		l.quarantine.addTo(h)
+		s := l.quarantine.Status()
+		if h.addQuarantine(l.quarantine.Queue, s); s.Visit != nil && !s.Missing {
+			l.addStuck(h, l.names.Of(l.e.cfg.Name), 1)
+		}
 	}
 	if n := l.held.Load(); n > 0 {
 		h.bad("failed messages that cannot be settled: %d", n)
@@ -125,6 +129,19 @@ func (h *Health) addHeld(room *held.Room) {
 	}
 	if full {
 		h.bad("failed messages take the places of others: no more than %d of them, of %d MiB in total, are held", held.MaxMessages, held.MaxBytes>>20)
+	}
+}
+
+// addQuarantine adds the state of the quarantine with a queue to h.
+func (h *Health) addQuarantine(queue string, s quarantine.Status) {
+	if s.Missing {
+		h.Warnings = append(h.Warnings,
+			fmt.Sprintf("there is no queue %q: a poison message is redelivered without a limit", queue))
+		return
+	}
+	h.Quarantined = s.Waiting
+	if s.Visit != nil {
+		h.Queues = append(h.Queues, queueHealth(queue, *s.Visit))
 	}
 }
 

@@ -94,7 +94,7 @@ func (x *execution) TryAgain(ctx context.Context) (err error) {
 	defer panics.Catch(&err)
 	place := x.live.notifier.Next(x.FailureKey())
 	report := func() {}
-	defer func() { x.report(place, report) }()
+	defer func() { x.Report(place, report) }()
 	if err := x.toErrorQueues(ctx); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
 	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
+	"github.com/holdfast-go/holdfast/endpoint/internal/quarantine"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/internal/pump"
@@ -25,9 +26,9 @@ type incoming struct {
 	keysEnded  way // how the message returns, if its wait has ended without the keys
 	conflicts  conflicts
 	impediment outage.Impediment
-	exclusive  *exclusive // nil outside quarantine
-	mayWait    bool       // for its error queue, without a slot
-	cleared    bool       // a suspect that the quarantine did not take
+	exclusive  *quarantine.Message // nil outside quarantine
+	mayWait    bool                // for its error queue, without a slot
+	cleared    bool                // a suspect that the quarantine did not take
 	audit      audit.Message
 	first      attempt
 }

@@ -81,3 +81,13 @@ func (e *Endpoint) plan() transport.Plan {
 	}
 	return plan
 }
+
+const quarantineSuffix = ".quarantine"
+
+// quarantineQueue returns the name of the endpoint's quarantine, or "".
+func (e *Endpoint) quarantineQueue() string {
+	if e.cfg.SendOnly || e.cfg.Transactions == None || e.recoverability.Quarantine.After == None {
+		return ""
+	}
+	return e.cfg.Name + quarantineSuffix
+}

@@ -32,7 +32,7 @@ func (l *live) handleExclusively(
 ) {
 	in := l.newIncoming(d, slot, l.names.Of(l.e.cfg.Name))
 	defer func() { // also when a handler calls runtime.Goexit
-		if in.exclusive != nil && in.exclusive.stuck {
+		if in.exclusive != nil && in.exclusive.Stuck {
 			stuck()
 		}
 	}()

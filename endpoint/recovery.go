@@ -177,7 +177,7 @@ func (r *recovery) failure(err error) recoverability.Failure {
 	f.Handled, f.Lost, f.History = known.Failed, known.Lost, append(f.History, known.Past...)
 	switch {
 	case r.exclusive != nil:
-		f.Quarantined = r.exclusive.before
+		f.Quarantined = r.exclusive.Before
 		// The failures before quarantine count, so that the message is not retried at once there.
 		f.Immediate = max(f.Quarantined-1+f.Attempt, f.Config.Immediate+1, f.Config.Quarantine.After)
 	case !f.AttemptExact:

@@ -64,7 +64,7 @@ func (r *recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 	x := execution{recovery: r, rec: rec, sent: sent}
 	place := r.live.notifier.Next(r.FailureKey()) // before the message is settled: then its next attempt may be faster than this report
 	report := func() {}
-	defer func() { r.report(place, report) }()
+	defer func() { r.Report(place, report) }()
 	r.logAction(ctx, rec.Action, rec.Failure)
 	switch a := rec.Action.(type) {
 	case recoverability.Retry:
@@ -147,7 +147,7 @@ func (r *recovery) toErrorQueue() recoverability.Action {
 // impossible returns why the transport, the transaction mode or the quarantine does not allow the
 // action; "" if they do.
 func (r *recovery) impossible(action recoverability.Action) string {
-	noRetries := r.exclusive.forbids(action)
+	noRetries := r.exclusive.Forbids(action)
 	if noRetries == "" && r.CompletedFirst() {
 		noRetries = "transaction mode None has no retries"
 	}

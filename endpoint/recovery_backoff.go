@@ -24,7 +24,7 @@ func (in *incoming) keep(ctx context.Context, err error) stuck {
 		return stuck{}
 	case in.exclusive != nil:
 		in.LogError(ctx, slog.LevelError, "a failed message could not be settled: it leaves quarantine unless it is parked",
-			err, slog.Bool("parked", in.exclusive.parked))
+			err, slog.Bool("parked", in.exclusive.Parked))
 		return stuck{}
 	}
 	pause := in.live.requeues.next()
@@ -41,7 +41,7 @@ func (in *incoming) reportKept(ctx context.Context, err error) {
 		MessageID: in.ID, Type: settle.FirstType(in.Original.Headers), Queue: in.Queue,
 		Attempt: attempt.N, AttemptExact: attempt.Exact, Now: time.Now(),
 	}
-	in.report(in.live.notifier.Next(in.FailureKey()), func() {
+	in.Report(in.live.notifier.Next(in.FailureKey()), func() {
 		in.live.notifier.Critical(ctx, f)
 		if !in.CompletedFirst() {
 			in.live.notifier.Notify(ctx, recoverability.Notification{Kind: recoverability.FallbackTaken, Failure: &f, Fallback: recoverability.FallbackHeld})
@@ -55,7 +55,7 @@ func (in *incoming) requeue(ctx context.Context, s stuck) {
 	case in.CompletedFirst():
 		in.Lost()
 	case in.exclusive != nil:
-		in.exclusive.returnToOrigin(ctx)
+		in.exclusive.ReturnToOrigin(ctx)
 	default:
 		in.live.held.Add(1)
 		in.live.sleep(ctx, s.pause)
@@ -97,8 +97,8 @@ func (p *pauses) next() time.Duration {
 	return p.backoff.Next()
 }
 
-// report calls f in its place among the notifications of the message: see [notify.Notifier.Report].
-func (in *incoming) report(p *notify.Place, f func()) {
+// Report implements [notify.Reporter].
+func (in *incoming) Report(p *notify.Place, f func()) {
 	in.giveUpKeys()
 	settled := func() {
 		if in.Over() {

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
 	"github.com/holdfast-go/holdfast/endpoint/internal/outbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
+	"github.com/holdfast-go/holdfast/endpoint/internal/quarantine"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/internal/pump"
@@ -57,10 +58,10 @@ type live struct {
 	recoverability recoverability.Config // without what the transport and the transaction mode do not offer
 
 	satellites *satellites
-	group      *pump.Group     // of the endpoints that run together
-	keys       *keylock.Locks  // nil: no handler has keys
-	quarantine *quarantine     // nil where there is no guard
-	slow       *pump.SlowStart // same
+	group      *pump.Group            // of the endpoints that run together
+	keys       *keylock.Locks         // nil: no handler has keys
+	quarantine *quarantine.Quarantine // nil where there is no guard
+	slow       *pump.SlowStart        // same
 	roads      roads
 }
 
@@ -221,7 +222,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	l.sources, l.satellites = sources, l.newSatellites()
 	l.limiting.SetSerial = serial(sources)
 	if queue := l.e.quarantineQueue(); queue != "" {
-		l.quarantine = &quarantine{live: l, queue: l.names.Of(queue), moved: make(chan struct{}, 1)}
+		l.quarantine = newQuarantine(l, queue)
 		l.slow = new(pump.SlowStart)
 		for _, s := range sources {
 			l.slow.Add(s.Source)
@@ -234,10 +235,10 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	defer l.relay.Begin(ctx)() // after the functions of Background have returned, which may store messages
 	defer l.background(ctx)()
 	defer l.watchCalls(ctx)()
-	l.quarantine.begin(ctx)
+	l.quarantine.Begin(ctx)
 	defer l.reportStart(ctx)()
 	var wg sync.WaitGroup
-	wg.Go(func() { l.quarantine.watch(ctx) })
+	wg.Go(func() { l.quarantine.Watch(ctx) })
 	wg.Go(func() { err = l.satellites.run(ctx) })
 	for _, s := range sources {
 		wg.Go(func() { s.Run(ctx) })
@@ -246,4 +247,14 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	wg.Wait()
 	l.limiting.WaitForReports()
 	return err
+}
+
+// newQuarantine returns the quarantine of an endpoint that receives from l.sources.
+func newQuarantine(l *live, queue string) *quarantine.Quarantine {
+	return quarantine.New(quarantine.Config{
+		Quarantine: l.recoverability.Quarantine, Queue: l.names.Of(queue),
+		Conn: l.conn, Limits: l.limits, Names: &l.names, Notifier: l.notifier, Group: l.group, Budget: l.budget,
+		StopTimeout: l.e.cfg.StopTimeout, Log: l.e.cfg.Logger,
+		Paused: l.sources[0].Paused, StuckPause: l.requeues.next, Handle: l.handleExclusively,
+	})
 }

@@ -120,6 +120,12 @@ func (n *Notifier) Outage(ctx context.Context, queue string, err error) {
 // ended, by End or Report.
 func (n *Notifier) Next(key failurelog.Key) *Place { return n.order.next(key) }
 
+// Reporter is a message that reports to a [Notifier].
+type Reporter interface {
+	// Report calls f in its place among the notifications of the message: see [Notifier.Report].
+	Report(p *Place, f func())
+}
+
 // Report calls f in its place, and ends the place. While f runs, a settled message does not count
 // in the pump, so that a slow function delays no other message: settled removes the message from
 // the counts, and is not called if too much is unreported. settled is nil for a message that is
