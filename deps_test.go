@@ -61,7 +61,8 @@ var rules = []rule{
 	{of: "endpoint/internal/destination"},
 	{of: "endpoint/internal/held", ours: []string{"transport"}},
 	{of: "endpoint/internal/panics", ours: []string{"internal/callback", "recoverability"}},
-	{of: "endpoint/internal/work", ours: []string{"transport"}},
+	{of: "endpoint/internal/overdue", ours: []string{"endpoint/internal/panics", "internal/goroutines", "internal/pump"}},
+	{of: "endpoint/internal/work", ours: []string{"recoverability", "transport"}},
 	{of: "endpoint/internal/settle", ours: []string{
 		"endpoint/internal/failurelog", "header", "internal/backoff", "internal/copies", "internal/errtree", "internal/fault",
 		"internal/pump", "recoverability", "transport",
@@ -93,6 +94,12 @@ var rules = []rule{
 	{of: "endpoint/internal/quarantine", ours: []string{
 		"endpoint/internal/names", "endpoint/internal/notify", "endpoint/internal/settle", "internal/backoff", "internal/copies",
 		"internal/fault", "internal/pump", "recoverability", "transport",
+	}},
+	{of: "endpoint/internal/recovery", ours: []string{
+		"endpoint/internal/audit", "endpoint/internal/held", "endpoint/internal/names", "endpoint/internal/notify",
+		"endpoint/internal/overdue", "endpoint/internal/panics", "endpoint/internal/quarantine", "endpoint/internal/settle",
+		"endpoint/internal/work", "header", "internal/backoff", "internal/copies", "internal/errtree", "internal/fault",
+		"pipeline", "recoverability", "transport",
 	}},
 	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
+	"github.com/holdfast-go/holdfast/endpoint/internal/recovery"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
@@ -33,11 +34,11 @@ type attempt struct {
 	limiter     *typelimit.Limiter // of the message's type, if the attempt has entered it
 	calls       []call             // of the handlers
 	bases       []baseValue
-	callKeys    []string  // of the calls; nil where no handler has a key
-	at          int       // the call being invoked
-	handler     *Handler  // its handler; nil before and after
-	recoveredBy *recovery // from its failure; nil before
-	limited     bool      // a policy or Message.Timeout limits the time of all handlers
+	callKeys    []string           // of the calls; nil where no handler has a key
+	at          int                // the call being invoked
+	handler     *Handler           // its handler; nil before and after
+	recoveredBy *recovery.Recovery // from its failure; nil before
+	limited     bool               // a policy or Message.Timeout limits the time of all handlers
 	running     overdue.Call
 	session     Session // of the handlers
 
@@ -219,7 +220,7 @@ func (a *attempt) fail(ctx context.Context, err error) outcome {
 		case a.conflicts.n < maxConflicts && (!alone || !timedOut(err)):
 			a.session.unit.Rollback(ctx)
 			return a.afterConflict(ctx, err)
-		case isConflict(err) && !a.CompletedFirst():
+		case work.IsConflict(err) && !a.CompletedFirst():
 			a.session.unit.Rollback(ctx)
 			return a.contended(ctx, err)
 		case !alone && db.BreaksAlone(ctx, &a.Delivery, &a.session.unit, err):
@@ -302,12 +303,11 @@ func (a *attempt) repeatable(err error) bool {
 	}
 	// err may wrap itself. A statement that a time limit ends may break its connection, which looks
 	// like a conflict.
-	return errtree.Find[*audit.IncompleteError](err) != nil || conflict(&a.session.unit, err) && !timedOut(err)
+	return errtree.Find[*audit.IncompleteError](err) != nil || a.session.unit.Conflict(err) && !timedOut(err)
 }
 
-// origin returns the place of an error that has no stack: the handler that was invoked, else the
-// stage.
-func (a *attempt) origin() fault.Frame {
+// Origin implements [recovery.Attempt]: the place is the handler that was invoked, else the stage.
+func (a *attempt) Origin() fault.Frame {
 	const stages = "github.com/holdfast-go/holdfast/pipeline."
 	switch {
 	case a.handler != nil:
@@ -383,18 +383,4 @@ func (in *incoming) contended(ctx context.Context, err error) outcome {
 	in.Log.WarnContext(ctx, "a transaction lost conflicts at each attempt: the message returns to its queue, without a retry used up",
 		slog.String("message", in.LogID()), slog.Int("attempts", in.conflicts.n+1), slog.Any("error", err))
 	return back{untouched{in.conflicts.pause.Next()}}
-}
-
-// isConflict reports whether err wraps [transport.ErrConflict]. It is the user's, and may wrap
-// itself.
-var isConflict = recoverability.Is(transport.ErrConflict)
-
-// conflict reports whether err says that the transaction of u lost a conflict.
-func conflict(u *work.Unit, err error) bool {
-	if isConflict(err) {
-		return true
-	}
-	_, tx := u.End()
-	detector, ok := tx.(transport.ConflictDetector)
-	return ok && detector.Conflict(err)
 }

@@ -5,35 +5,24 @@ import (
 	"fmt"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
-	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
-	"github.com/holdfast-go/holdfast/internal/goroutines"
 )
 
 // The names of the functions of the program that the watch counts beside handlers: see
 // [overdue.Call.EnterFunction]. A key function has the name of its handler.
 var (
-	nameTranslate      = "Transport.Translate"
-	nameDecode         = "the decoding of the message"
-	nameDispatch       = "a behavior of stage Dispatch"
-	nameRecover        = "a behavior of stage Recover"
-	nameRelay          = "a behavior of stage Relay"
-	namePolicy         = "Recoverability.Policy, or a matcher"
-	nameMatchers       = "a matcher of Recoverability"
-	nameFaultHeaders   = "Recoverability.FaultHeaders"
-	nameOnFinalFailure = "Config.OnFinalFailure"
+	nameTranslate = "Transport.Translate"
+	nameDecode    = "the decoding of the message"
+	nameDispatch  = "a behavior of stage Dispatch"
+	nameRelay     = "a behavior of stage Relay"
+	nameMatchers  = "a matcher of Recoverability"
 )
 
-// asFunction calls f, a function of the program that is called for the message, in a goroutine of
-// its own: see [panics.Apart]. The watch counts the call until f returns.
+// asFunction calls f, a function of the program that is called for the message: see
+// [overdue.Watch.Apart].
 func (in *incoming) asFunction(call *overdue.Call, name *string, f func() error) error {
 	call.Slot = in.Slot
-	return panics.Apart(func() error {
-		call.EnterFunction(name)
-		in.live.calls.Begin(call, in.Queue, in.ID, goroutines.ID())
-		defer in.live.calls.End(call)
-		return f()
-	})
+	return in.live.calls.Apart(call, name, in.Queue, in.ID, f)
 }
 
 // Late implements [overdue.Observer]: the messages behind one whose call is late take their keys

@@ -122,16 +122,6 @@ func mayWait(_ context.Context, in *incoming) outcome {
 	return nil
 }
 
-// moveDecided moves a message that was held before to the error queue, without a handler.
-func moveDecided(ctx context.Context, in *incoming) outcome {
-	queue, ok := in.Received.Message().Headers.Lookup(header.HoldfastFaultDecided)
-	if !ok {
-		return nil
-	}
-	in.Slot.Free()
-	return in.recovered(ctx, newRecovery(in).moveDecided(ctx, in.newAttempt(), queue))
-}
-
 // joinLimit sets the limit that applies to the message.
 func joinLimit(_ context.Context, in *incoming) outcome {
 	in.turn.Limit = in.live.throttle.Of(func() string {
@@ -233,7 +223,7 @@ func suspect(ctx context.Context, a *attempt) (outcome, error) {
 		return a.moveRefused(ctx, refused), nil
 	}
 	a.Slot.Free()
-	return back{a.keep(ctx, err)}, nil
+	return a.keep(ctx, err), nil
 }
 
 func leaveQuarantine(_ context.Context, in *incoming) outcome {

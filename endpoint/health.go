@@ -106,10 +106,10 @@ func (l *live) addTo(h *Health) {
 			l.addStuck(h, l.names.Of(l.e.cfg.Name), 1)
 		}
 	}
-	if n := l.held.Load(); n > 0 {
+	if n := l.recovery.Stuck(); n > 0 {
 		h.bad("failed messages that cannot be settled: %d", n)
 	}
-	h.addHeld(&l.room)
+	h.addHeld(&l.recovery.Room)
 	for _, limit := range l.throttle.States() {
 		h.RateLimits = append(h.RateLimits, RateLimitHealth(limit))
 		limited := "messages"

@@ -1,6 +1,10 @@
 package endpoint
 
-import "time"
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint/internal/recovery"
+)
 
 // outcome is how an attempt at a message ended. Guards have outcomes too: they end the processing
 // of a message before an attempt, or the attempt before its handlers.
@@ -48,7 +52,7 @@ type (
 	behind struct{ queue string }
 	// stuck: the message could be neither settled nor moved. It was reported, and is requeued after
 	// a pause.
-	stuck struct{ pause time.Duration }
+	stuck struct{ recovery.Stuck }
 )
 
 func (released) isWay()  {}

@@ -111,34 +111,6 @@ func (in *incoming) act(ctx context.Context, a *attempt, out outcome) (next bool
 	return false
 }
 
-// recover has recoverability decide about a message that failed.
-func (in *incoming) recover(ctx context.Context, a *attempt, err error) outcome {
-	if in.Over() {
-		in.LogError(ctx, slog.LevelError, errAfterSettled, err)
-		return over{}
-	}
-	return in.recovered(ctx, newRecovery(in).run(ctx, a, err))
-}
-
-const errAfterSettled = "a behavior failed after its message was settled"
-
-// recovered returns the outcome of a message after its recovery.
-func (in *incoming) recovered(ctx context.Context, res result) outcome {
-	switch res := res.(type) {
-	case retrying:
-		in.Inline++
-		in.FailureCounted = false
-		return again{&wait{after: res.after}}
-	case waits:
-		in.turn.Pass()
-		res.move.endHold(ctx, res.place.Hold(ctx, res.move, in.Slot.Stopping()))
-	case stuck:
-		return back{res}
-	case settled:
-	}
-	return over{}
-}
-
 // end ends the processing of the message with an outcome after which no attempt follows.
 func (in *incoming) end(ctx context.Context, out outcome) {
 	b, returns := out.(back)
@@ -171,7 +143,7 @@ func (in *incoming) giveBack(ctx context.Context, by way) outcome {
 		in.turn.Remember(&in.Delivery)
 		in.Release(ctx)
 	case stuck:
-		in.requeue(ctx, by)
+		in.newRecovery().Requeue(ctx, by.Stuck)
 	}
 	return over{}
 }
@@ -187,7 +159,7 @@ func (in *incoming) copyLater(ctx context.Context, after time.Duration) outcome 
 	case copies.OfMessage(err):
 		return in.moveRefused(ctx, &copies.CopyError{Doing: "the message could not be postponed", Err: err})
 	default:
-		return back{in.keep(ctx, err)}
+		return in.keep(ctx, err)
 	}
 	if !in.LostLease() {
 		in.e.failures.Forget(in.FailureKey()) // the copy has their number

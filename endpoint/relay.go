@@ -26,7 +26,7 @@ func forwardRow(ctx context.Context, in *incoming) outcome {
 	if err := in.sendOn(ctx, ops); err != nil {
 		in.LogError(ctx, slog.LevelError, "a message that was due could not be sent on to its queue: it stays and is tried again",
 			err, slog.String("queue", ops[0].Queue))
-		return back{in.keep(ctx, err)}
+		return in.keep(ctx, err)
 	}
 	return over{}
 }
@@ -41,7 +41,7 @@ func (in *incoming) sendOn(ctx context.Context, ops []transport.Operation) (err 
 		in.Postpone(ctx, busy)
 		return nil
 	case copies.Refused(err):
-		return in.newAttempt().bury(ctx, cmp.Or(ops[0].Queue, in.Queue), &undeliverableError{queue: ops[0].Queue, err: err})
+		return in.newRecovery().Bury(ctx, in.newAttempt(), cmp.Or(ops[0].Queue, in.Queue), &undeliverableError{queue: ops[0].Queue, err: err})
 	}
 	return err
 }

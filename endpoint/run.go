@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
-	"github.com/holdfast-go/holdfast/endpoint/internal/held"
 	"github.com/holdfast-go/holdfast/endpoint/internal/inbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
 	"github.com/holdfast-go/holdfast/endpoint/internal/names"
@@ -18,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/outbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/quarantine"
+	"github.com/holdfast-go/holdfast/endpoint/internal/recovery"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/internal/pump"
@@ -43,14 +42,10 @@ type live struct {
 	stopping  <-chan struct{} // closed when no more messages are received
 	settler   settle.Settler
 	units     unitStore
-	requeues  pauses
 	auditor   audit.Auditor
 	calls     *overdue.Watch // of the user's functions
 	notifier  *notify.Notifier
-	held      atomic.Int64 // failed messages that could be neither settled nor moved and are not yet released
-	room      held.Room    // failed messages that wait for their error queue
-	exits     held.Exits   // of these
-	sources   []source     // of the endpoint's own queues
+	sources   []source // of the endpoint's own queues
 	throttle  throttle.Limits
 	limiting  throttle.Shared // of these limits
 	budget    *pump.Budget    // of all received messages
@@ -58,6 +53,7 @@ type live struct {
 	recoverability recoverability.Config // without what the transport and the transaction mode do not offer
 
 	satellites *satellites
+	recovery   recovery.Shared
 	group      *pump.Group            // of the endpoints that run together
 	keys       *keylock.Locks         // nil: no handler has keys
 	quarantine *quarantine.Quarantine // nil where there is no guard
@@ -228,6 +224,7 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 			l.slow.Add(s.Source)
 		}
 	}
+	l.composeRecovery()
 	l.roads = newRoads(l)
 	l.e.live.Store(l)
 	close(l.e.ready)
@@ -255,6 +252,6 @@ func newQuarantine(l *live, queue string) *quarantine.Quarantine {
 		Quarantine: l.recoverability.Quarantine, Queue: l.names.Of(queue),
 		Conn: l.conn, Limits: l.limits, Names: &l.names, Notifier: l.notifier, Group: l.group, Budget: l.budget,
 		StopTimeout: l.e.cfg.StopTimeout, Log: l.e.cfg.Logger,
-		Paused: l.sources[0].Paused, StuckPause: l.requeues.next, Handle: l.handleExclusively,
+		Paused: l.sources[0].Paused, StuckPause: l.recovery.StuckPause, Handle: l.handleExclusively,
 	})
 }

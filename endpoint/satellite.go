@@ -12,7 +12,6 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/pump"
-	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -171,7 +170,7 @@ func (s *satellites) handle(sat transport.Satellite) handleFunc {
 			in.LogError(ctx, slog.LevelError,
 				"a message of the transport's own queue could not be processed: it stays there and is tried again",
 				err, slog.String("queue", sat.Queue))
-			in.end(ctx, back{in.keep(ctx, err)})
+			in.end(ctx, in.keep(ctx, err))
 		}
 	}
 }
@@ -182,30 +181,10 @@ func (in *incoming) relay(ctx context.Context, sat transport.Satellite) (err err
 	a := in.newAttempt()
 	ops, err := sat.Handle(ctx, a.receive.Message)
 	if dead, ok := errors.AsType[*transport.DeadLetteredError](err); ok {
-		return a.bury(ctx, cmp.Or(dead.Queue, in.Queue), dead)
+		return in.newRecovery().Bury(ctx, a, cmp.Or(dead.Queue, in.Queue), dead)
 	}
 	if err != nil {
 		return err
 	}
 	return in.Complete(ctx, nil, ops)
-}
-
-// bury moves a message that the broker dead-lettered or that cannot be sent on, which failed in
-// queue, to the error queue. There is nothing to decide, so the policy is not asked. Its number of
-// deliveries is unknown.
-func (a *attempt) bury(ctx context.Context, queue string, failure error) error {
-	r, rec := a.burial(ctx, queue, failure)
-	return r.conclude(ctx, rec)
-}
-
-// burial returns the recovery of bury, to be concluded.
-func (a *attempt) burial(ctx context.Context, queue string, failure error) (*recovery, *pipeline.Recover) {
-	a.Queue = a.live.names.Of(queue)
-	r := newRecovery(a.incoming)
-	r.at = a.origin()
-	rec := r.begin(a, a.Facts(failure))
-	rec.Failure.AttemptExact = false
-	rec.Action = r.toErrorQueue()
-	rec.Fault = r.faultHeaders(ctx, rec.Failure)
-	return r, rec
 }

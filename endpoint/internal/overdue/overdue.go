@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
+	"github.com/holdfast-go/holdfast/internal/goroutines"
 	"github.com/holdfast-go/holdfast/internal/pump"
 )
 
@@ -134,6 +136,17 @@ func (w *Watch) End(c *Call) {
 	c.handler.Store(nil)
 	c.function.Store(nil)
 	c.due.Store(0)
+}
+
+// Apart calls f, a function of the program, in a goroutine of its own: see [panics.Apart]. The call
+// is counted until f returns.
+func (w *Watch) Apart(c *Call, name *string, queue, message string, f func() error) error {
+	return panics.Apart(func() error { //nolint:wrapcheck // the error is the function's
+		c.EnterFunction(name)
+		w.Begin(c, queue, message, goroutines.ID())
+		defer w.End(c)
+		return f()
+	})
 }
 
 // Suspend has the watch ignore the time of c until Resume is called, because the endpoint's own

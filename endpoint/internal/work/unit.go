@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -213,4 +214,18 @@ func (u *Unit) Cancelled() (names []string) {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// IsConflict reports whether an error wraps [transport.ErrConflict]. The error is the user's, and
+// may wrap itself.
+var IsConflict = recoverability.Is(transport.ErrConflict)
+
+// Conflict reports whether err says that the transaction lost a conflict. The unit has ended.
+func (u *Unit) Conflict(err error) bool {
+	if IsConflict(err) {
+		return true
+	}
+	_, tx := u.End()
+	detector, ok := tx.(transport.ConflictDetector)
+	return ok && detector.Conflict(err)
 }

@@ -1,4 +1,4 @@
-package endpoint
+package recovery
 
 import (
 	"context"
@@ -20,35 +20,36 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// execution carries out an action on a failed message. Where the broker refuses, it takes the next
-// fallback:
+// execution carries out an action on a failed message. If the broker refuses, execution takes the
+// next fallback:
 //
 //	a copy that is refused for its content: fewer and shorter fault headers, in the end packed ones
 //	a delayed copy that is refused:         the error queue
-//	an error queue that refuses:            the configured one, where that is another
-//	that one too:                           the broker's dead-letter queue, where it has one
+//	an error queue that refuses:            the configured error queue
+//	the configured error queue too:         the dead-letter queue of the broker, if any
 //
-// After the last the message waits for the error queue, if it may, and otherwise it is stuck. A
-// broker that does not answer refuses nothing: then no further fallback is tried.
+// After the last the message waits for the error queue, if it may, and is stuck otherwise. A
+// broker without an answer refuses nothing: then no further fallback is tried.
 type execution struct {
-	*recovery
+	*Failed
 
 	rec     *pipeline.Recover
 	sent    []transport.Operation      // by the Recover stage, to be sent with the message
 	wanted  recoverability.MoveToError // the move that was tried last
 	native  bool                       // the broker's dead-letter queue is a fallback of the move
-	instead recoverability.Action      // that could not be carried out; nil if the move was decided
+	instead recoverability.Action      // the refused action; nil if the move was decided
+	tried   bool                       // a move to an error queue was tried
 	again   bool                       // the move is tried again: once, and without lines in the log
-	until   time.Time                  // when the broker delivers the held message again; zero is never
+	until   time.Time                  // of the held delivery; zero: the broker sets no end
 }
 
 // complete sends ops and completes the message.
 func (x *execution) complete(ctx context.Context, ops []transport.Operation) error {
-	return x.Complete(ctx, x.session.unit.Begun(), ops)
+	return x.Complete(ctx, x.unit.Begun(), ops)
 }
 
 // settle sends what the Recover stage sent, and settles the message by a verb that completes
-// nothing, so that what the stage wrote is undone.
+// nothing, so that the writes of the stage are undone.
 func (x *execution) settle(ctx context.Context, verb func(context.Context) error) error {
 	if err := x.keepDelivery(ctx); err != nil {
 		return err
@@ -59,7 +60,7 @@ func (x *execution) settle(ctx context.Context, verb func(context.Context) error
 // keepDelivery sends what the Recover stage sent, and leaves the message as it is, for another
 // attempt. What the stage wrote is undone.
 func (x *execution) keepDelivery(ctx context.Context) error {
-	x.session.unit.Rollback(ctx)
+	x.unit.Rollback(ctx)
 	if err := x.Send(x.sent); err != nil {
 		return err
 	}
@@ -75,18 +76,20 @@ func (x *execution) delay(ctx context.Context, a recoverability.Delay) error {
 	short.Del(header.HoldfastHistory)
 	short.Del(header.HoldfastRetryLastError)
 	err := x.to(ctx, x.Queue, a.For, func(yield func(copies.Form, *transport.Message) bool) {
-		_ = yield(copies.Full, x.CopyTo(x.Queue, full, 0).Message) && yield(copies.Trimmed, x.CopyTo(x.Queue, short, 0).Message)
+		_ = yield(copies.Full, x.CopyTo(x.Queue, full, 0).Message) &&
+			yield(copies.Trimmed, x.CopyTo(x.Queue, short, 0).Message)
 	})
 	if err == nil || !copies.Refused(err) {
 		return err
 	}
-	x.LogError(ctx, slog.LevelError, "a delayed retry was refused: moving the message to the error queue", err)
-	// Config.OnFinalFailure is called after all, with what was sent before it still to be sent.
-	tx := x.session.unit.Begun()
-	x.session = newRecoverySession(x.session.in)
-	x.session.unit.Resume(x.sent, tx)
+	x.LogError(ctx, slog.LevelError,
+		"a delayed retry was refused: moving the message to the error queue", err)
+	// Config.OnFinalFailure is called after all. The operations before the call are still to be sent.
+	tx := x.unit.Begun()
+	x.newSession()
+	x.unit.Resume(x.sent, tx)
 	err = x.onFinalFailure(ctx, x.rec.Failure)
-	x.sent, _ = x.session.unit.End()
+	x.sent, _ = x.unit.End()
 	if err != nil {
 		return err
 	}
@@ -94,9 +97,11 @@ func (x *execution) delay(ctx context.Context, a recoverability.Delay) error {
 }
 
 // toErrorInstead moves the message to the configured error queue, because action a was refused.
-func (x *execution) toErrorInstead(ctx context.Context, a recoverability.Action, native bool) error {
+func (x *execution) toErrorInstead(
+	ctx context.Context, a recoverability.Action, native bool,
+) error {
 	x.instead = a
-	err := x.moveToError(ctx, x.live.recoverability.ErrorQueue, native)
+	err := x.moveToError(ctx, x.Config.ErrorQueue, native)
 	if err == nil {
 		x.tookFallback(recoverability.FallbackError, a)
 	}
@@ -108,7 +113,8 @@ func (x *execution) deadLetter(ctx context.Context, a recoverability.DeadLetter)
 	if err == nil || errors.Is(err, transport.ErrOutcomeUnknown) {
 		return err
 	}
-	x.LogError(ctx, slog.LevelError, "the dead-letter queue refused a message: moving it to the error queue", err)
+	x.LogError(ctx, slog.LevelError,
+		"the dead-letter queue refused a message: moving it to the error queue", err)
 	return x.toErrorInstead(ctx, a, false)
 }
 
@@ -117,23 +123,34 @@ func (x *execution) toDeadLetters(ctx context.Context, a recoverability.DeadLett
 	return x.settle(ctx, func(ctx context.Context) error { return d.DeadLetter(ctx, a.Reason) })
 }
 
+// lineError is the last refusal of an error queue for which other messages wait. The message was
+// not sent.
+type lineError struct{ errtree.Mark }
+
 // moveToError moves the message to the queue, or to a fallback; to the broker's dead-letter queue
 // if native is set.
 func (x *execution) moveToError(ctx context.Context, queue string, native bool) error {
-	x.wanted, x.native, x.move = recoverability.MoveToError{Queue: queue}, native, x
-	if err := x.live.room.Refusal(queue); err != nil && x.isHeldable() {
+	x.wanted, x.native, x.tried = recoverability.MoveToError{Queue: queue}, native, true
+	if err := x.Room.Refusal(queue); err != nil && x.isHeldable() {
 		x.logAction(ctx, x.wanted, x.rec.Failure)
 		return &lineError{errtree.Mark{Err: err}}
 	}
 	return x.toErrorQueues(ctx)
 }
 
+// isHeldable reports whether the message may wait and can be moved later: a transaction cannot be
+// kept open.
+func (x *execution) isHeldable() bool {
+	return x.MayWait && x.Exclusive == nil && x.unit.Begun() == nil && !x.Over() && !x.CompletedFirst()
+}
+
 func (x *execution) toErrorQueues(ctx context.Context) error {
 	wanted := x.wanted
 	err := x.toError(ctx, wanted)
-	if other := x.live.recoverability.ErrorQueue; copies.Refused(err) && wanted.Queue != other {
+	if other := x.Config.ErrorQueue; copies.Refused(err) && wanted.Queue != other {
 		if !x.again {
-			x.LogError(ctx, slog.LevelError, "an error queue refused a message: trying the configured one", err)
+			x.LogError(ctx, slog.LevelError,
+				"an error queue refused a message: trying the configured one", err)
 		}
 		if err = x.toError(ctx, recoverability.MoveToError{Queue: other}); err == nil {
 			x.tookFallback(recoverability.FallbackQueue, wanted)
@@ -144,7 +161,8 @@ func (x *execution) toErrorQueues(ctx context.Context) error {
 	}
 	dead := recoverability.DeadLetter{Reason: fmt.Sprintf("error queue %q: %.500v", wanted.Queue, err)}
 	if !x.again {
-		x.LogError(ctx, slog.LevelError, "the error queue refused a message: trying the broker's dead-letter queue", err)
+		x.LogError(ctx, slog.LevelError,
+			"the error queue refused a message: trying the broker's dead-letter queue", err)
 		x.logAction(ctx, dead, x.rec.Failure)
 	}
 	if err := x.toDeadLetters(ctx, dead); err != nil {
@@ -159,27 +177,31 @@ func (x *execution) toError(ctx context.Context, a recoverability.MoveToError) e
 	if !x.again {
 		x.logAction(ctx, a, x.rec.Failure)
 	}
-	err := x.to(ctx, a.Queue, 0, copies.ForErrorQueue(x.CopyTo(a.Queue, x.Original.Headers.CopyOnWrite(), 0).Message, x.rec.Fault))
+	whole := x.CopyTo(a.Queue, x.Original.Headers.CopyOnWrite(), 0).Message
+	err := x.to(ctx, a.Queue, 0, copies.ForErrorQueue(whole, x.rec.Fault))
 	if err == nil {
 		x.rec.Action = a
 	}
 	return err
 }
 
-// fallbackOf are the fallbacks that the forms of a copy are.
+// fallbackOf are the fallbacks of the forms of a copy.
 var fallbackOf = map[copies.Form]recoverability.Fallback{
-	copies.Trimmed: recoverability.FallbackTrimmed, copies.Minimal: recoverability.FallbackMinimal, copies.Packed: recoverability.FallbackPacked, copies.Original: recoverability.FallbackOriginal,
+	copies.Trimmed: recoverability.FallbackTrimmed, copies.Minimal: recoverability.FallbackMinimal,
+	copies.Packed: recoverability.FallbackPacked, copies.Original: recoverability.FallbackOriginal,
 }
 
 // to sends the first candidate of a copy that is not refused for its content. The broker decides: a
-// bound of the driver for headers that endpoints send does not concern received ones.
+// bound of the driver for sent headers does not concern received headers.
 func (x *execution) to(
-	ctx context.Context, queue string, after time.Duration, candidates iter.Seq2[copies.Form, *transport.Message],
+	ctx context.Context, queue string, after time.Duration,
+	candidates iter.Seq2[copies.Form, *transport.Message],
 ) (err error) {
 	for form, m := range candidates {
 		err = x.replace(ctx, transport.Operation{Message: m, Queue: queue, After: after})
 		if fallback := fallbackOf[form]; err == nil && fallback != "" {
-			x.Log.WarnContext(ctx, "the whole copy of a failed message was refused: one with fewer headers was sent",
+			x.Log.WarnContext(ctx,
+				"the whole copy of a failed message was refused: one with fewer headers was sent",
 				slog.String("message", x.LogID()), slog.String("queue", queue), slog.String("headers", string(fallback)))
 			x.tookFallback(fallback, x.rec.Action)
 		}
@@ -190,13 +212,13 @@ func (x *execution) to(
 	return err
 }
 
-// replace sends op in the place of the message. What the stage sent is sent with it; before it,
-// and once, where that is no unit. After a refusal that may pass it tries again.
+// replace sends op in the place of the message. The operations of the stage are sent in one
+// unit with op, or otherwise before op, and once. After a temporary refusal replace tries again.
 func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 	if err := x.commitApart(); err != nil {
 		return &copies.StrandedError{Mark: errtree.Mark{Err: err}}
 	}
-	if !x.IsUnit(x.session.unit.Begun()) {
+	if !x.IsUnit(x.unit.Begun()) {
 		if err := x.Send(x.sent); err != nil {
 			return &copies.StrandedError{Mark: errtree.Mark{Err: err}}
 		}
@@ -206,35 +228,36 @@ func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
 	for try := 1; ; try++ {
 		err := x.of(x.complete(ctx, ops), len(x.sent))
-		if x.again || try == settle.Tries || !copies.Refused(err) || copies.Permanent(err) || pause.Wait(x.live.settler.Context()) != nil {
+		if x.again || try == settle.Tries || !copies.Refused(err) || copies.Permanent(err) ||
+			pause.Wait(x.Context()) != nil {
 			return err
 		}
 	}
 }
 
-// commitApart commits what the stage wrote and sent, where that is in the database of the outbox,
+// commitApart commits the writes and operations of the stage in the database of the outbox, if any,
 // before the message is moved at its broker. The move itself does not need the database.
 func (x *execution) commitApart() error {
-	tx := x.session.unit.Begun()
-	if tx == nil || x.live.outbox == nil {
+	tx := x.unit.Begun()
+	if tx == nil || x.Commit == nil {
 		return nil
 	}
-	if err := x.live.outbox.Commit(x.Context(), &x.session.unit, tx, x.sent, nil); err != nil {
+	if err := x.Commit(x.Context(), x.unit, tx, x.sent, nil); err != nil {
 		return err
 	}
-	x.session.unit.Detach()
+	x.unit.Detach()
 	x.sent = nil
 	return nil
 }
 
-// of returns err as it is where it concerns operation i, or none in particular.
+// of returns err unchanged if err concerns operation i, or no operation in particular.
 func (x *execution) of(err error, i int) error {
 	refusal, ok := errors.AsType[*transport.DispatchError](err)
 	if !ok {
 		return err
 	}
 	concerns := func(op transport.OpError) bool { return op.Index == i }
-	if x.session.unit.Begun() == nil && slices.ContainsFunc(refusal.Ops, concerns) {
+	if x.unit.Begun() == nil && slices.ContainsFunc(refusal.Ops, concerns) {
 		return err
 	}
 	return &copies.StrandedError{Mark: errtree.Mark{Err: err}}
