@@ -99,7 +99,7 @@ var rules = []rule{
 		"endpoint/internal/audit", "endpoint/internal/held", "endpoint/internal/names", "endpoint/internal/notify",
 		"endpoint/internal/overdue", "endpoint/internal/panics", "endpoint/internal/quarantine", "endpoint/internal/settle",
 		"endpoint/internal/work", "header", "internal/backoff", "internal/copies", "internal/errtree", "internal/fault",
-		"pipeline", "recoverability", "transport",
+		"pipeline", "recoverability", "resilience", "transport",
 	}},
 	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},

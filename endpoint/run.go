@@ -160,10 +160,11 @@ func (l *live) prepare(ctx context.Context) error {
 	if err := l.checkQueues(); err != nil {
 		return err
 	}
-	if err := l.checkRetries(); err != nil {
+	retries, err := l.offeredRetries(ctx)
+	if err != nil {
 		return err
 	}
-	l.recoverability = l.names.InPolicy(l.effective(ctx))
+	l.recoverability = l.names.InPolicy(retries)
 	l.auditor.Refusals = audit.Refusals{
 		ErrorQueue: l.recoverability.ErrorQueue, Host: l.e.host, Instance: l.e.cfg.Instance, Config: l.recoverability,
 		Names: &l.names, Notifier: l.notifier, Log: l.e.cfg.Logger,
