@@ -49,10 +49,10 @@ type Call struct {
 	goroutine      uint64
 	state          state
 	began          time.Duration
-	looks          *looks // nil before the first look, which few calls see
+	looks          *looks // nil before the first look. Few calls last so long.
 }
 
-// looks is what the looks at a call have found.
+// looks has the findings of the looks at a call.
 type looks struct {
 	logged     int           // lines about the call
 	loggedDue  time.Duration // the limit that was logged last
