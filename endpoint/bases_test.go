@@ -261,6 +261,7 @@ func TestNamesOfGenericTypes(t *testing.T) {
 		}
 		r := harness.Start(t, cfg)
 		put(t, broker, name+", Shop, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null", `{"ID":"of .NET"}`)
+		synctest.Wait() // the other message is handled after this one
 		if err := r.SendLocal(t.Context(), box{"of Go"}); err != nil {
 			t.Fatal(err)
 		}
