@@ -46,7 +46,7 @@ func (t *traces) compare(before *reports, conn *pgx.Conn) {
 	}
 	for i, name := range reported {
 		if conn.PgConn().ParameterStatus(name) != before[i] {
-			t.left = "SET " + name + " in a function"
+			t.left = "SET " + name + " in a function (or the server's configuration was changed)"
 			return
 		}
 	}

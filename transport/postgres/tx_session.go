@@ -28,9 +28,14 @@ func (t *traces) note(sql string) {
 		return
 	}
 	s := statementWords{sql: sql}
-	for more := true; more; {
+	for body, more := false, true; more; {
 		var words []string
 		words, more = s.next()
+		if body { // of a function, which does not run now
+			body = word(words, 0) != "END"
+			continue
+		}
+		body = hasBody(words)
 		if t.left == "" {
 			if t.left = leaves(words); t.left != "" {
 				t.by = caller()
@@ -196,6 +201,13 @@ func leaves(words []string) string {
 		return "TEMPORARY"
 	}
 	return ""
+}
+
+// hasBody reports whether the statements that follow are the body of a function, up to END
+// (PostgreSQL 17, "CREATE FUNCTION", sql_body).
+func hasBody(words []string) bool {
+	i := slices.Index(words, "ATOMIC")
+	return word(words, 0) == "CREATE" && word(words, i-1) == "BEGIN"
 }
 
 // ends reports whether a statement ends its transaction.

@@ -111,6 +111,8 @@ func TestStatementsThatEndTheirTransaction(t *testing.T) {
 		"SELECT 1;rollback;BEGIN": true, "-- why\nCOMMIT": true,
 		"ROLLBACK TO a": false, "ROLLBACK TO SAVEPOINT a": false, "ROLLBACK WORK TO a": false,
 		"rollback transaction to savepoint a": false, "RELEASE a": false, "SAVEPOINT a": false, "BEGIN": false,
+		"CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; SELECT CASE WHEN true THEN 1 END; END": false,
+		"create procedure p() begin atomic insert into t values (1); end; COMMIT":                      true,
 		"SELECT 'COMMIT'": false, "SELECT CASE WHEN true THEN 1 END": false, "UPDATE t SET commit = 1": false,
 		"CREATE TEMP TABLE t (a int) ON COMMIT DROP": false, "SELECT $$;COMMIT;$$": false,
 	} {
