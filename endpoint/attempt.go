@@ -176,7 +176,7 @@ func (a *attempt) store(ctx context.Context, tx transport.Tx, ops []transport.Op
 	if err := a.live.outbox.Commit(a.Context(), &a.session.unit, tx, ops, own); err != nil {
 		return err
 	}
-	// The message is handled: that it cannot be completed is not its failure.
+	// The message is handled: a failed completion is no failure of the message.
 	a.Try(ctx, a.Received.Complete, "a message was handled but could not be completed: "+
 		"the broker delivers it again, and it is recognized")
 	return nil
@@ -319,7 +319,7 @@ func (a *attempt) Origin() fault.Frame {
 }
 
 // interrupted returns the outcome of an attempt that was cut short, which is no failure of the
-// message; nil of any other attempt. A message that was completed first cannot return to its queue.
+// message; nil if the attempt was not cut short. A message that was completed first cannot return to its queue.
 func (a *attempt) interrupted(ctx context.Context, err error) outcome {
 	switch cause := context.Cause(ctx); {
 	case cause == nil || a.CompletedFirst():

@@ -29,8 +29,8 @@ func (in *incoming) asFunction(call *overdue.Call, name *string, f func() error)
 // before it.
 func (in *incoming) Late() { in.keys.Arrivals.Overtake(in.Slot) }
 
-// observe has the watch know the slot of a call for the message. It has the watch tell the message
-// that the call is late, if other messages wait for the message to take its keys.
+// observe tells the watch the slot of a call for the message. If other messages wait until the
+// message has taken its keys, the watch tells the message when the call is late.
 func (in *incoming) observe(call *overdue.Call) {
 	call.Slot = in.Slot
 	if in.keys.Arrivals != nil {

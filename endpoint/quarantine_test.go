@@ -287,8 +287,7 @@ func TestAFailureInQuarantineFollowsThePolicy(t *testing.T) {
 	})
 }
 
-// For its handlers and its copies, a message in quarantine is a message of the queue from which it
-// was moved.
+// For handlers and copies, a message in quarantine is a message of its former queue.
 func TestAQuarantinedMessageKeepsItsQueue(t *testing.T) {
 	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
 		var calls harness.Tally

@@ -450,7 +450,7 @@ func TestALimitWithoutTransactionsHandlesOnce(t *testing.T) {
 		r := harness.Start(t, cfg)
 		r.MustSendMany(100)
 		time.Sleep(10*time.Minute + time.Second)
-		// One in 10 s, and those that began before the limit: 4 are handled, and up to 16 settle.
+		// One message in 10 s, and the messages that began before the limit: 4 handled, up to 16 settling.
 		if n := len(broker.Messages("error")); n < 60 || n > 61+4+16 {
 			t.Errorf("%d are in the error queue, want one in 10 s", n)
 		}

@@ -174,7 +174,7 @@ func (l *live) addStuck(h *Health, queue string, slots int) {
 }
 
 // takeAll reports whether no further message starts while the calls do not return. Many calls have
-// no slot any more, such as those of behaviors that dispatch or recover.
+// no slot any more, such as the calls of behaviors that dispatch or recover.
 func takeAll(late []overdue.Late) bool {
 	var slots []*pump.Slot
 	for _, l := range late {

@@ -323,7 +323,7 @@ func (o *Outbox) Overfull() error {
 // Status is the state of an outbox.
 type Status struct {
 	Stats        *transport.QueueStats // as inspected last; nil before the first inspection
-	Destinations []destination.State   // those that accept no messages, or for which rows wait
+	Destinations []destination.State   // destinations that accept no messages, or have waiting rows
 	Now          time.Time             // by the clock of the outbox
 	Warnings     []string
 }

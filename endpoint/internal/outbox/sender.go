@@ -394,7 +394,7 @@ func (r *sender) isAudit(ops []transport.Operation) bool {
 // noteRemoval records whether rows that were sent can be removed.
 func (r *sender) noteRemoval(ctx context.Context, err error) {
 	_, before := r.removal.Failing()
-	_ = r.removal.Note(err)
+	_ = r.removal.Note(err) // Health reports the failure, and the line below
 	if before == nil && err != nil {
 		r.Log.WarnContext(ctx, "messages of the outbox were sent, and cannot be removed from it at the moment: "+
 			"it is tried again, because they would be sent again", slog.Any("error", work.WithAdvice(err)))

@@ -141,7 +141,7 @@ func (r *Failed) reportKept(ctx context.Context, err error) {
 	})
 }
 
-// Requeue returns a message that is stuck to its queue, after the pause, so that nothing spins.
+// Requeue returns a stuck message to the queue of the message, after the pause: so no loop spins.
 func (r *Failed) Requeue(ctx context.Context, s Stuck) {
 	switch {
 	case r.CompletedFirst():

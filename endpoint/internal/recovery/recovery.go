@@ -94,7 +94,7 @@ func (r *Recovery) AtEndOfStage(ctx context.Context, rec *pipeline.Recover) erro
 	defer r.Calls.Resume(&r.stage)
 	err := r.conclude(ctx, rec)
 	if r.separable(ctx, err) {
-		return err // run concludes without the stage's messages
+		return err // Run concludes without the stage's messages
 	}
 	r.result = r.end(ctx, rec, err)
 	return nil

@@ -87,7 +87,7 @@ func sameCycle(action recoverability.Action) bool {
 	return immediate || inline
 }
 
-// notifyAction reports an action that was carried out, and the fallbacks that led to it.
+// notifyAction reports an action that was carried out, and the fallbacks before the action.
 func (r *Failed) notifyAction(ctx context.Context, action recoverability.Action, f recoverability.Failure) {
 	for _, n := range r.fallbacks {
 		n.Failure = &f

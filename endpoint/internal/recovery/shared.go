@@ -43,7 +43,7 @@ type Shared struct {
 	StoresOthers func(context.Context) bool
 	// ReceivesFrom reports whether the endpoint receives from a queue.
 	ReceivesFrom func(queue string) bool
-	// Accepting returns the queue of the driver that accepts messages that wait; "" for none.
+	// Accepting returns the queue of the driver for waiting messages; "" without such a queue.
 	Accepting func() string
 
 	pauses pauses

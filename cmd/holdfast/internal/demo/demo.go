@@ -119,7 +119,7 @@ func Verify(ctx context.Context, opts Options) error {
 	return open(ctx, opts, (*ledger).match, func(d *demo) error { return d.verify(ctx, d.before) })
 }
 
-// Reset deletes the file of an earlier demo. It returns an error for a file that holds other
+// Reset deletes the file of an earlier demo. Reset returns an error if the file has other
 // queues, or is no database.
 func Reset(ctx context.Context, opts Options) error {
 	if _, err := os.Stat(opts.Path); errors.Is(err, fs.ErrNotExist) {
