@@ -339,9 +339,20 @@ func TestPatienceWithLongHandlersBeginsAgain(t *testing.T) {
 			if err := broker.Put("sales.quarantine", wire("suspect")); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(10 * time.Second) // the others rest by now
-			r.MustSend(harness.PlaceOrder{ID: "waits"})
-			before := count(handled.List(), "waits")
+			before := -1
+			for range 120 { // the next look into the quarantine is within a minute
+				n := count(handled.List(), "waits")
+				r.MustSend(harness.PlaceOrder{ID: "waits"})
+				synctest.Wait()
+				if count(handled.List(), "waits") == n {
+					before = n
+					break
+				}
+				time.Sleep(time.Second)
+			}
+			if before < 0 {
+				t.Fatal("the others do not rest for the message in quarantine")
+			}
 			time.Sleep(31 * time.Second)
 			if count(handled.List(), "waits") == before {
 				t.Error("the others rest for longer than 30 s")
