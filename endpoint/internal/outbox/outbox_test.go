@@ -1,15 +1,21 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
+	"github.com/holdfast-go/holdfast/endpoint/internal/notify"
 	"github.com/holdfast-go/holdfast/endpoint/internal/work"
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -137,4 +143,62 @@ func TestACallWithoutAnAnswerEnds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// outages is the receiver of a database that is away twice, and has no rows.
+type outages struct {
+	transport.Receiver
+
+	began    time.Time
+	received atomic.Int64 // since the begin of the second outage
+}
+
+const (
+	firstOutage  = 5 * time.Minute  // to this time; a Receive fails after a minute
+	secondOutage = 20 * time.Minute // from this time, for ten seconds; a Receive fails at once
+)
+
+func (r *outages) Receive(ctx context.Context, _ int) ([]transport.Delivery, error) {
+	switch at := time.Since(r.began); {
+	case at < firstOutage:
+		time.Sleep(time.Minute)
+	case at >= secondOutage && at < secondOutage+10*time.Second:
+		r.received.Add(1)
+	case at < secondOutage:
+		time.Sleep(secondOutage - at) // the connection is lost then
+	default:
+		<-ctx.Done()
+	}
+	return nil, cmp.Or(context.Cause(ctx), transport.ErrUnreachable)
+}
+
+// A relay meets a second outage as the first: with short pauses.
+func TestARelayForgetsAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		receiver := &outages{began: time.Now()}
+		r := &Relay{receiver: receiver, pause: backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}}
+		r.Notifier = notify.New(nil, slog.New(slog.DiscardHandler), nil)
+		r.active, r.held = make(chan struct{}, 1), make(chan struct{}, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { r.receiveAll(ctx, ctx) })
+		since := func(at time.Duration) {
+			time.Sleep(time.Until(receiver.began.Add(at)))
+			synctest.Wait()
+		}
+		fails := func() bool {
+			_, err := r.receiving.Failing()
+			return err != nil
+		}
+		since(secondOutage - time.Second)
+		if fails() {
+			t.Error("the end of the first outage is not found")
+		}
+		since(secondOutage + time.Second)
+		if n := receiver.received.Load(); !fails() || n < 3 {
+			t.Errorf("after a second of the second outage: failing %v, %d receives", fails(), n)
+		}
+		cancel()
+		running.Wait()
+	})
 }
