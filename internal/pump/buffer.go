@@ -5,31 +5,9 @@ import (
 	"time"
 )
 
-// buffersPerSlot bounds the buffer, however fast the handlers are.
-const buffersPerSlot = 8
-
 // rateTrips is the number of round trips over which the rate of finished messages is measured. Over
 // 4 of them, slow handlers that end together by chance do not raise the buffer above its minimum.
 const rateTrips = 4
-
-// ahead returns the number of messages to keep buffered. Called with mu held.
-//
-// A buffered message is invisible to other instances, and has one attempt less if this process
-// crashes. So the buffer holds no more than the handlers need during a few Receives.
-func (p *Pump) ahead() int {
-	c := p.concurrency
-	switch {
-	case p.cfg.Limits.Unbuffered || p.serial:
-		return 0
-	case p.cfg.Limits.Prefetch && c == 1:
-		return 1 // already prefetched, so that the only worker need not wait for a Receive
-	case p.cfg.Limits.Prefetch && p.cfg.Arrived == nil:
-		return 0
-	case p.cfg.Limits.Prefetch:
-		return min(p.demand.size, c) // already prefetched; slow handlers leave them to the driver
-	}
-	return min(max(p.demand.size, c/2, 1), buffersPerSlot*c)
-}
 
 // tripsAhead is the number of round trips for which messages are buffered. The next request is made
 // when half of them are handled, and asks for as many as two trips need: so no request runs half of

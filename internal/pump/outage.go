@@ -81,16 +81,6 @@ func (o *outage) failing() (longest time.Duration, is bool) {
 	return o.longest, o.failures > 0
 }
 
-// listen records the end of an outage while a Receive waits for a message. The caller calls stop
-// when Receive has returned.
-func (p *Pump) listen(ctx context.Context) (stop func()) {
-	longest, is := p.outage.failing()
-	if !is {
-		return func() {}
-	}
-	return Listen(ctx, p.cfg.Receiver, longest, func() { p.outage.note(ctx, nil, 0) })
-}
-
 // Listen calls back once if the broker answers while a Receive of r waits for a message. That
 // Receive follows failed ones, of which longest is the longest. A driver that cannot tell has
 // waited for twice as long. The caller calls stop when Receive has returned, and back is not called

@@ -25,10 +25,13 @@ type keeper struct {
 	failing bool
 }
 
-// keepLeases renews until ctx ends.
-func (p *Pump) keepLeases(ctx context.Context) {
+func newKeeper(p *Pump) *keeper {
 	lease := p.cfg.Limits.Lease
-	k := keeper{Pump: p, lease: lease, pace: backoff.Backoff{Min: lease / 60, Max: lease / 6}}
+	return &keeper{Pump: p, lease: lease, pace: backoff.Backoff{Min: lease / 60, Max: lease / 6}}
+}
+
+// run renews leases until ctx ends.
+func (k *keeper) run(ctx context.Context) {
 	for backoff.Sleep(ctx, k.untilDue()) == nil {
 		k.round(ctx)
 	}
@@ -184,17 +187,4 @@ func (k *keeper) abandon(ctx context.Context, ds []transport.Delivery) {
 			_ = d.Release(ctx)
 		})
 	}
-}
-
-// unhold stops renewing the lease of s. Called with mu held.
-func (p *Pump) unhold(s *Slot) {
-	if s.at < 0 {
-		return
-	}
-	last := len(p.leases) - 1
-	p.leases[s.at] = p.leases[last]
-	p.leases[s.at].at = s.at
-	p.leases[last] = nil
-	p.leases = p.leases[:last]
-	s.at = -1
 }

@@ -3,31 +3,12 @@ package pump
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/goroutines"
 	"github.com/holdfast-go/holdfast/transport"
 )
-
-// settlesPerSlot bounds the messages that settle beside those that are handled. A message beyond
-// that keeps its slot.
-const settlesPerSlot = 4
-
-// waitsPerSlot bounds the messages that wait for others. Any message that is handled may have to.
-const waitsPerSlot = 4
-
-// enoughSettles bounds them where the driver prefetches and there are fewer slots: a broker that
-// settles messages one by one gets slower with more of them. A broker that is asked for messages
-// settles them in batches, and gets faster.
-const enoughSettles = 192
-
-// settles returns how many messages may settle. Called with mu held.
-func (p *Pump) settles() int {
-	n := settlesPerSlot * p.concurrency
-	if p.cfg.Limits.Prefetch {
-		n = min(n, max(enoughSettles, p.concurrency))
-	}
-	return n
-}
 
 // Slot is a message's place in the pump. Its methods are safe for concurrent use, and do nothing
 // once Handle has returned.
@@ -151,19 +132,6 @@ type regain struct {
 	granted chan struct{} // closed when it has a slot
 }
 
-// admit gives slots to messages that have requested one, also while the pump comes to rest, which
-// waits for them. Called with mu held.
-func (p *Pump) admit() {
-	for len(p.regaining) > 0 && p.handling < p.concurrency {
-		r := p.regaining[0]
-		p.regaining = p.regaining[1:]
-		r.slot.unsettle()
-		r.slot.state = handling
-		p.handling++
-		close(r.granted)
-	}
-}
-
 // unsettle removes a message from those that settle or wait. Called with mu held.
 func (s *Slot) unsettle() {
 	s.pump.settling--
@@ -176,12 +144,6 @@ func (s *Slot) unsettle() {
 // Order returns the place of the message among those that the source has started, from 1. Messages
 // start in the order in which they were received.
 func (s *Slot) Order() int64 { return s.order }
-
-func (p *Pump) startedSoFar() int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.started
-}
 
 // Age returns the time since the message was received.
 func (s *Slot) Age() time.Duration { return s.pump.now() - s.since }
@@ -264,6 +226,155 @@ func (s *Slot) LeaseLate() bool {
 	return s.at >= 0 && p.now()-s.leased > p.cfg.Limits.Lease/2
 }
 
+// end ends the context of s, if it has its own. Never called with mu held.
+func (s *Slot) end(cause error) {
+	if s.cancel != nil {
+		s.cancel(cause)
+	}
+}
+
+// AllTaken reports whether no further message starts while the messages of slots stay as they are:
+// they are handled and take all slots of the pump, or they settle and no further message may. Slots
+// of another pump than that of the first one do not count.
+func AllTaken(slots []*Slot) bool {
+	if len(slots) == 0 {
+		return false
+	}
+	p := slots[0].pump
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var handled, settled, waiting int
+	for _, s := range slots {
+		if s.pump != p {
+			continue
+		}
+		switch s.state {
+		case handling:
+			handled++
+		case settling:
+			settled++
+			if s.waits {
+				waiting++
+			}
+		case buffered, holding, gone:
+		}
+	}
+	return freeBeside(p, handled, settled, waiting) <= 0
+}
+
+// workers are the goroutines that handle messages. An idle worker is kept for the next message: its
+// stack has grown to the size that handlers need, and growing a new one for each message costs as
+// much as the rest of the endpoint's work.
+type workers struct {
+	all sync.WaitGroup
+
+	// idle holds a channel for each waiting worker. The last one is used first, because a garbage
+	// collection halves the stack of a waiting goroutine. Guarded by the pump's mutex.
+	idle []chan *Slot
+}
+
+// startReady starts buffered messages while there are free slots, each in a waiting worker or in a
+// new one. Called with mu held.
+func (p *Pump) startReady() {
+	for s := p.next(); s != nil; s = p.next() {
+		if last := len(p.workers.idle) - 1; last >= 0 {
+			p.workers.idle[last] <- s // there is room
+			p.workers.idle = p.workers.idle[:last]
+		} else {
+			p.workers.all.Go(func() { p.work(s) })
+		}
+	}
+}
+
+// work handles s, then other messages while there are any.
+func (p *Pump) work(s *Slot) {
+	defer func() {
+		if s != nil { // Handle ended the goroutine by runtime.Goexit
+			p.workers.all.Go(func() { p.work(p.after(s, nil)) })
+		}
+	}()
+	more := make(chan *Slot, 1)
+	id := goroutines.ID()
+	for s != nil {
+		s.goroutine = id
+		p.cfg.Handle(s.ctx, s.delivery, s)
+		s = p.after(s, more)
+	}
+}
+
+// after removes s, which was handled, from the pump and returns the slot that its worker handles
+// next, or nil. If there is none, a worker with a channel may wait for one.
+func (p *Pump) after(s *Slot, more chan *Slot) *Slot {
+	s.end(nil)
+	p.mu.Lock()
+	if s.state != gone {
+		p.leave(s)
+	}
+	next := p.next()
+	wait := next == nil && more != nil && p.phase == running && len(p.workers.idle) < p.concurrency+p.settles()
+	if wait {
+		p.workers.idle = append(p.workers.idle, more)
+	}
+	p.wake()
+	p.mu.Unlock()
+	p.cfg.Budget.freed(p)
+	if wait {
+		next = <-more
+	}
+	return next
+}
+
+// endWorkers ends the workers and waits for them. No message may be left to handle.
+func (p *Pump) endWorkers() {
+	p.mu.Lock()
+	for _, worker := range p.workers.idle {
+		close(worker)
+	}
+	p.workers.idle = nil
+	p.mu.Unlock()
+	p.workers.all.Wait()
+}
+
+// settlesPerSlot bounds the messages that settle beside those that are handled. A message beyond
+// that keeps its slot.
+const settlesPerSlot = 4
+
+// waitsPerSlot bounds the messages that wait for others. Any message that is handled may have to.
+const waitsPerSlot = 4
+
+// enoughSettles bounds them where the driver prefetches and there are fewer slots: a broker that
+// settles messages one by one gets slower with more of them. A broker that is asked for messages
+// settles them in batches, and gets faster.
+const enoughSettles = 192
+
+// settles returns how many messages may settle. Called with mu held.
+func (p *Pump) settles() int {
+	n := settlesPerSlot * p.concurrency
+	if p.cfg.Limits.Prefetch {
+		n = min(n, max(enoughSettles, p.concurrency))
+	}
+	return n
+}
+
+// admit gives slots to messages that have requested one, also while the pump comes to rest, which
+// waits for them. Called with mu held.
+func (p *Pump) admit() {
+	for len(p.regaining) > 0 && p.handling < p.concurrency {
+		r := p.regaining[0]
+		p.regaining = p.regaining[1:]
+		r.slot.unsettle()
+		r.slot.state = handling
+		p.handling++
+		close(r.granted)
+	}
+}
+
+func (p *Pump) startedSoFar() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.started
+}
+
 // leave removes a message from the counts. Called with mu held.
 func (p *Pump) leave(s *Slot) {
 	switch s.state {
@@ -280,13 +391,6 @@ func (p *Pump) leave(s *Slot) {
 	p.finished++
 	p.forget(s)
 	p.rest()
-}
-
-// end ends the context of s, if it has its own. Never called with mu held.
-func (s *Slot) end(cause error) {
-	if s.cancel != nil {
-		s.cancel(cause)
-	}
 }
 
 // forget clears s, which may share its memory with slots that live longer. Called with mu held.
@@ -325,35 +429,6 @@ func freeBeside(p *Pump, handling, settling, waiting int) int {
 	return min(p.concurrency-handling, p.concurrency+p.settles()-out, waitsPerSlot*p.concurrency-handling-waiting)
 }
 
-// AllTaken reports whether no further message starts while the messages of slots stay as they are:
-// they are handled and take all slots of the pump, or they settle and no further message may. Slots
-// of another pump than that of the first one do not count.
-func AllTaken(slots []*Slot) bool {
-	if len(slots) == 0 {
-		return false
-	}
-	p := slots[0].pump
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var handled, settled, waiting int
-	for _, s := range slots {
-		if s.pump != p {
-			continue
-		}
-		switch s.state {
-		case handling:
-			handled++
-		case settling:
-			settled++
-			if s.waits {
-				waiting++
-			}
-		case buffered, holding, gone:
-		}
-	}
-	return freeBeside(p, handled, settled, waiting) <= 0
-}
-
 // wake wakes the waiting goroutines when there is room, or while the pump stops. Called with mu
 // held.
 func (p *Pump) wake() {
@@ -363,4 +438,17 @@ func (p *Pump) wake() {
 	case p.room() > 0:
 		p.changed.Signal()
 	}
+}
+
+// unhold stops renewing the lease of s. Called with mu held.
+func (p *Pump) unhold(s *Slot) {
+	if s.at < 0 {
+		return
+	}
+	last := len(p.leases) - 1
+	p.leases[s.at] = p.leases[last]
+	p.leases[s.at].at = s.at
+	p.leases[last] = nil
+	p.leases = p.leases[:last]
+	s.at = -1
 }
