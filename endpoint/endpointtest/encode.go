@@ -12,6 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
+// Client is the name of the endpoint that sends Handle's message, and the queue of replies to it.
+const Client = "client"
+
 // encode returns m as another endpoint sends it: it runs that endpoint and captures the message.
 func encode(ctx context.Context, cfg endpoint.Config, m any, opts []endpoint.SendOption) (*transport.Message, error) {
 	caught := catcher{}

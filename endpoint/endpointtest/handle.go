@@ -3,7 +3,6 @@ package endpointtest
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -13,9 +12,6 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
-
-// Client is the name of the endpoint that sends Handle's message, and the queue of replies to it.
-const Client = "client"
 
 // Handle processes m once by an endpoint made of cfg, and returns the outcome. A handler's error is
 // part of the [Result], not an error of Handle.
@@ -80,5 +76,3 @@ func newBroker(ctx context.Context, queue string) *inmemory.Transport {
 	}
 	return broker
 }
-
-var errUnsettled = errors.New("endpointtest: the message was not settled")

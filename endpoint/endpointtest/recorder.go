@@ -2,6 +2,7 @@ package endpointtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -158,3 +159,5 @@ func (r *recorder) result(ctx context.Context) (Result, error) {
 	}
 	return r.seen, nil
 }
+
+var errUnsettled = errors.New("endpointtest: the message was not settled")
