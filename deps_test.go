@@ -101,6 +101,13 @@ var rules = []rule{
 		"endpoint/internal/work", "header", "internal/backoff", "internal/copies", "internal/errtree", "internal/fault",
 		"pipeline", "recoverability", "resilience", "transport",
 	}},
+	{of: "endpoint/internal/process", ours: []string{
+		"endpoint/internal/audit", "endpoint/internal/inbox", "endpoint/internal/keylock", "endpoint/internal/notify",
+		"endpoint/internal/outage", "endpoint/internal/outbox", "endpoint/internal/overdue", "endpoint/internal/panics",
+		"endpoint/internal/quarantine", "endpoint/internal/recovery", "endpoint/internal/settle", "endpoint/internal/throttle",
+		"endpoint/internal/typelimit", "endpoint/internal/work", "header", "internal/backoff", "internal/copies",
+		"internal/errtree", "internal/fault", "internal/pump", "pipeline", "recoverability", "transport",
+	}},
 	{of: "endpoint/internal/*", ours: []string{"header", "internal/*", "pipeline", "recoverability", "transport"}},
 	{of: "endpoint/health", ours: aboveEndpoint},
 	{of: "saga", ours: append([]string{"internal/jsonloss", "internal/jsonmembers", "internal/stateful", "internal/strictjson", "internal/uuid", "recoverability"}, aboveEndpoint...)},

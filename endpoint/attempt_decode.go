@@ -9,37 +9,37 @@ import (
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
-// decode is the end of the Receive stage: it finds the type, reads the body and goes on with the
+// decode is the end of the Receive stage: decode finds the type, reads the body and goes on with the
 // Logical stage.
 func decode(ctx context.Context, r *pipeline.Receive) error {
 	a := attemptOf(r)
 	t, err := a.recognise(r)
 	if err != nil {
 		if r.Headers.Get(header.EnclosedMessageTypes) != "" {
-			a.e.reportForeign(ctx, a.Queue, err)
+			a.live.e.reportForeign(ctx, a.Queue, err)
 		}
 		return recoverability.Unrecoverable(&unhandledError{err})
 	}
-	a.running.EnterFunction(&nameDecode)
+	a.Running.EnterFunction(&nameDecode)
 	value, err := a.read(r, t)
-	a.running.LeaveFunction()
+	a.Running.LeaveFunction()
 	if err != nil {
 		return recoverability.Unrecoverable(&undecodableError{err})
 	}
-	if err := a.lockKeys(ctx, r, value); err != nil { // before the limit: a message that waits for keys is not within it
+	if err := a.lockKeys(ctx, r, value); err != nil { // before the limit: a waiting message is not within the limit
 		return err
 	}
-	if err := a.enterLimit(ctx, t.limiter); err != nil {
+	if err := a.Limit.Enter(ctx, t.limiter, a.Slot); err != nil {
 		return err
 	}
 	a.logical = pipeline.Logical{Receive: r, Type: t.name, Value: value}
-	return a.e.logical(ctx, &a.logical)
+	return a.live.e.logical(ctx, &a.logical)
 }
 
-// recognise returns the registered type of the message, and sets its handlers.
+// recognise returns the registered type of the message, and sets the handlers.
 func (a *attempt) recognise(r *pipeline.Receive) (t *messageType, err error) {
 	enclosed := r.Headers.Get(header.EnclosedMessageTypes)
-	t, a.calls = a.e.types.named(enclosed)
+	t, a.calls = a.live.e.types.named(enclosed)
 	switch {
 	case enclosed == "":
 		return nil, fmt.Errorf("the message has no %s header", header.EnclosedMessageTypes)
@@ -51,15 +51,15 @@ func (a *attempt) recognise(r *pipeline.Receive) (t *messageType, err error) {
 	return t, nil
 }
 
-// baseValue is a message read into one of its base types.
+// baseValue is a message read into a base type.
 type baseValue struct {
 	of    *messageType
 	value any
 }
 
-// read returns the message as t, and keeps it as each further type that a handler takes.
+// read returns the message as t, and keeps the message as each further type of the handlers.
 func (a *attempt) read(r *pipeline.Receive, t *messageType) (any, error) {
-	s, err := a.e.serializers.reader(r.Headers.Get(header.ContentType))
+	s, err := a.live.e.serializers.reader(r.Headers.Get(header.ContentType))
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (a *attempt) read(r *pipeline.Receive, t *messageType) (any, error) {
 	return value, nil
 }
 
-// as returns the message as one of its base types, or nil if it was not read as that type.
+// as returns the message as a base type, or nil if the message was not read as t.
 func (a *attempt) as(t *messageType) any {
 	for i := range a.bases {
 		if a.bases[i].of == t {

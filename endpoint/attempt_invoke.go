@@ -9,11 +9,11 @@ import (
 	"github.com/holdfast-go/holdfast/pipeline"
 )
 
-// invokeAll is the end of the Logical stage: one Invoke stage for each handler, in order, until
-// one of them calls DoNotContinue.
+// invokeAll is the end of the Logical stage: an Invoke stage for each handler, in order, until a
+// handler calls DoNotContinue.
 func invokeAll(ctx context.Context, l *pipeline.Logical) error {
 	a := attemptOf(l.Receive)
-	if a.e.bounded {
+	if a.live.e.bounded {
 		return a.invokeWithin(ctx, l)
 	}
 	return a.invokeCalls(ctx, l)
@@ -36,12 +36,12 @@ func (a *attempt) invokeCalls(ctx context.Context, l *pipeline.Logical) error {
 		}
 		c := &a.calls[i]
 		a.at, a.handler = i, &c.Handler
-		a.running.Enter(&c.name)
+		a.Running.Enter(&c.name)
 		a.invoke = pipeline.Invoke{Logical: l, Handler: c.name, Value: l.Value}
 		if base := a.as(c.as); base != nil {
 			a.invoke.Value = base
 		}
-		if err := a.e.invoke(ctx, &a.invoke); err != nil {
+		if err := a.live.e.invoke(ctx, &a.invoke); err != nil {
 			return err
 		}
 		a.handler = nil
@@ -73,7 +73,7 @@ func invokeOne(ctx context.Context, i *pipeline.Invoke) error {
 	}
 	err = a.call(ctx, i.Value)
 	if err == nil {
-		err = a.session.raiseError() // the handler has dropped it
+		err = a.session.raiseError() // the handler has dropped the error
 	}
 	if err != nil {
 		return fmt.Errorf("handler %s: %w", i.Handler, err)
@@ -82,29 +82,29 @@ func invokeOne(ctx context.Context, i *pipeline.Invoke) error {
 	return nil
 }
 
-// statefulCall returns the call of the handler that is invoked, if it has records.
+// statefulCall returns the call of the invoked handler, if the handler has records.
 func (a *attempt) statefulCall() *stateful.Call {
 	c := &a.calls[a.at]
 	if c.state == nil {
 		return nil
 	}
 	return &stateful.Call{
-		Endpoint: a.e.cfg.Name, Kind: c.kind, Key: a.callKeys[a.at], Remember: a.e.rememberRecords(),
-		Known: a.e.types.stores, Waited: a.keys.Waited(), Receive: &a.receive, Log: a.Log,
+		Endpoint: a.live.e.cfg.Name, Kind: c.kind, Key: a.callKeys[a.at], Remember: a.live.e.rememberRecords(),
+		Known: a.live.e.types.stores, Waited: a.Keys.Waited(), Receive: &a.Receive, Log: a.Log,
 		CancelTimer: a.session.cancelTimer,
 	}
 }
 
-// call calls the handler, with a limit to its time where there is one and the attempt has none.
+// call calls the handler, within the time limit of handlers unless the attempt has a limit.
 func (a *attempt) call(ctx context.Context, value any) error {
-	limit := a.e.cfg.HandlerTimeout
+	limit := a.live.e.cfg.HandlerTimeout
 	if limit == 0 || a.limited {
 		return a.handler.invoke(ctx, &a.session, value)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrHandlerTimeout)
 	defer cancel()
-	a.live.calls.Limit(&a.running, limit)
-	defer a.live.calls.Limit(&a.running, 0)
+	a.Calls.Limit(&a.Running, limit)
+	defer a.Calls.Limit(&a.Running, 0)
 	err := a.handler.invoke(ctx, &a.session, value)
 	if err != nil && context.Cause(ctx) == ErrHandlerTimeout { //nolint:errorlint // the very cause given above
 		return &handlerTimeoutError{limit, err}

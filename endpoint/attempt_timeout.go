@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
-	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -46,7 +45,7 @@ func (a *attempt) invokeWithin(ctx context.Context, l *pipeline.Logical) error {
 	}
 	timed, _ := a.live.recoverability.LimitOf(typ, a.Original.Headers)
 	policy, limit := timed.Name, timed.Timeout
-	if t := a.e.types.byName[l.Type]; limit == 0 && t != nil { // a behavior may have changed Type
+	if t := a.live.e.types.byName[l.Type]; limit == 0 && t != nil { // a behavior may have changed Type
 		policy, limit = "", t.timeout
 	}
 	if limit == 0 {
@@ -55,19 +54,13 @@ func (a *attempt) invokeWithin(ctx context.Context, l *pipeline.Logical) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, resilience.ErrAttemptTimeout)
 	defer cancel()
 	a.limited = true
-	a.live.calls.Limit(&a.running, limit)
-	defer a.live.calls.Limit(&a.running, 0)
+	a.Calls.Limit(&a.Running, limit)
+	defer a.Calls.Limit(&a.Running, 0)
 	err := a.invokeCalls(ctx, l)
 	if err != nil && errors.Is(context.Cause(ctx), resilience.ErrAttemptTimeout) {
 		return &attemptTimeoutError{policy, &resilience.TimeoutError{After: limit, Err: err}}
 	}
 	return err
-}
-
-// timedOut reports whether an attempt failed after its time, or that of one of its handlers, was
-// over.
-func timedOut(err error) bool {
-	return errtree.Find[*attemptTimeoutError](err) != nil || errtree.Find[*handlerTimeoutError](err) != nil
 }
 
 // attemptTimeoutError is the error of an attempt whose time was over when its handlers returned.

@@ -37,12 +37,12 @@ func (l *live) awaited(ctx context.Context, name string) (returned func()) {
 	begun := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(begun)
-		l.calls.Begin(&call, "", "", goroutine)
+		l.Calls.Begin(&call, "", "", goroutine)
 	})
 	return func() {
 		if !stop() {
 			<-begun
-			l.calls.End(&call)
+			l.Calls.End(&call)
 		}
 	}
 }

@@ -100,17 +100,17 @@ func (l *live) addTo(h *Health) {
 	if w, ok := l.conn.(transport.Warner); ok {
 		h.Warnings = append(h.Warnings, w.Warnings()...)
 	}
-	if l.quarantine != nil {
-		s := l.quarantine.Status()
-		if h.addQuarantine(l.quarantine.Queue, s); s.Visit != nil && !s.Missing {
+	if l.Quarantine != nil {
+		s := l.Quarantine.Status()
+		if h.addQuarantine(l.Quarantine.Queue, s); s.Visit != nil && !s.Missing {
 			l.addStuck(h, l.names.Of(l.e.cfg.Name), 1)
 		}
 	}
-	if n := l.recovery.Stuck(); n > 0 {
+	if n := l.Recovery.Stuck(); n > 0 {
 		h.bad("failed messages that cannot be settled: %d", n)
 	}
-	h.addHeld(&l.recovery.Room)
-	for _, limit := range l.throttle.States() {
+	h.addHeld(&l.Recovery.Room)
+	for _, limit := range l.Throttle.States() {
 		h.RateLimits = append(h.RateLimits, RateLimitHealth(limit))
 		limited := "messages"
 		if limit.Type != "" {

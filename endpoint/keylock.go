@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
-	"github.com/holdfast-go/holdfast/header"
-	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
@@ -32,16 +29,6 @@ func checkKey(key string) error {
 	return nil
 }
 
-// passKeys is a guard. If no handler of the message has a key, by the headers that the message
-// arrived with, the messages behind it may take their keys.
-func passKeys(_ context.Context, in *incoming) outcome {
-	_, calls := in.e.types.named(in.Original.Headers.Get(header.EnclosedMessageTypes))
-	if !slices.ContainsFunc(calls, func(c call) bool { return c.key != nil }) {
-		in.keys.Arrivals.Pass(in.Slot)
-	}
-	return nil
-}
-
 // lockKeys waits, without a slot, until the message has the keys that its handlers name. A behavior
 // may have it decoded again.
 func (a *attempt) lockKeys(ctx context.Context, r *pipeline.Receive, value any) error {
@@ -49,11 +36,7 @@ func (a *attempt) lockKeys(ctx context.Context, r *pipeline.Receive, value any) 
 	if err != nil || len(keys) == 0 {
 		return err
 	}
-	if a.keys.Has(keys) {
-		return nil
-	}
-	a.leaveLimit() // a message with these keys may wait for it
-	return a.keys.Take(a.Slot, keys, func(granted <-chan struct{}) error { return a.awaitKeys(ctx, granted) })
+	return a.TakeKeys(ctx, keys)
 }
 
 // findKeys calls the key functions of the handlers, and returns the distinct keys.
@@ -67,14 +50,14 @@ func (a *attempt) findKeys(r *pipeline.Receive, value any) (keys []keylock.Key, 
 		if a.callKeys == nil {
 			a.callKeys = make([]string, len(a.calls))
 		}
-		m := stateful.Message{Endpoint: a.e.cfg.Name, Kind: c.kind, Headers: &r.Headers, Value: value, Known: a.e.types.stores}
+		m := stateful.Message{Endpoint: a.live.e.cfg.Name, Kind: c.kind, Headers: &r.Headers, Value: value, Known: a.live.e.types.stores}
 		if base := a.as(c.as); base != nil {
 			m.Value = base
 		}
 		a.handler = &c.Handler
-		a.running.EnterFunction(&c.keyName)
+		a.Running.EnterFunction(&c.keyName)
 		a.callKeys[i], err = c.key(m)
-		a.running.LeaveFunction()
+		a.Running.LeaveFunction()
 		if err != nil {
 			return nil, fmt.Errorf("handler %s: %w", c.name, err)
 		}
@@ -85,33 +68,3 @@ func (a *attempt) findKeys(r *pipeline.Receive, value any) (keys []keylock.Key, 
 	}
 	return keys, nil
 }
-
-// awaitKeys waits until the keys are granted, together with a slot. It returns an error when the
-// message has no more time: the endpoint stops, the lease is lost, or the broker is about to
-// redeliver the message.
-func (a *attempt) awaitKeys(ctx context.Context, granted <-chan struct{}) error {
-	switch a.await(ctx, forever, granted) {
-	case happened:
-		return nil
-	case late:
-		a.keysEnded = untouched{outstayedPause}
-		return errOutstayed
-	case stopping:
-		a.keysEnded = released{}
-		return pump.ErrStopping
-	case canceled:
-		if !a.CompletedFirst() {
-			a.keysEnded = released{}
-		}
-	}
-	return context.Cause(ctx)
-}
-
-// outstayedPause is the time after which a message that waited for too long is due again, where it
-// returns as a copy.
-const outstayedPause = time.Second
-
-var errOutstayed = errors.New("the message has waited for its key for as long as the broker allows")
-
-// giveUpKeys lets the messages that wait for a key of the message go on: see [keylock.Held.GiveUp].
-func (in *incoming) giveUpKeys() { in.keys.GiveUp(in.Slot) }

@@ -58,36 +58,36 @@ func (e *Endpoint) outboxPlan() transport.Plan {
 // prepareOutbox creates the tables of the outbox and the inbox where Config.Install is set, and
 // verifies that they exist.
 func (l *live) prepareOutbox(ctx context.Context) error {
-	if l.outbox != nil && l.e.cfg.Install {
-		if err := l.e.installIn(ctx, l.outbox.Conn, l.e.outboxPlan()); err != nil {
+	if l.Outbox != nil && l.e.cfg.Install {
+		if err := l.e.installIn(ctx, l.Outbox.Conn, l.e.outboxPlan()); err != nil {
 			return err
 		}
 	}
 	var err error
-	l.inbox, err = l.newInbox()
+	l.Inbox, err = l.newInbox()
 	switch {
 	case err != nil:
-	case l.outbox != nil:
-		l.outbox.SendTo(l.conn)
+	case l.Outbox != nil:
+		l.Outbox.SendTo(l.conn)
 		plan := l.e.outboxPlan()
 		plan.Queues[0].Timers = false // a table of the version before is used, and refuses timers
 		plan.Records = nil            // see verifyRecords
-		err = l.verifyTables(ctx, l.outbox.Conn, plan)
-	case l.inbox != nil:
-		err = l.verifyTables(ctx, l.conn, transport.Plan{Inboxes: []string{l.inbox.Name}})
+		err = l.verifyTables(ctx, l.Outbox.Conn, plan)
+	case l.Inbox != nil:
+		err = l.verifyTables(ctx, l.conn, transport.Plan{Inboxes: []string{l.Inbox.Name}})
 	}
-	if err == nil && l.inbox != nil {
-		if err = l.inbox.Verify(ctx); err != nil {
-			err = fmt.Errorf("inbox %q: %w", l.inbox.Name, work.WithAdvice(err))
+	if err == nil && l.Inbox != nil {
+		if err = l.Inbox.Verify(ctx); err != nil {
+			err = fmt.Errorf("inbox %q: %w", l.Inbox.Name, work.WithAdvice(err))
 		}
 	}
 	if err == nil {
 		err = l.openTimers(ctx)
 	}
-	if l.outbox != nil || l.inbox != nil {
-		l.outage = newOutage(ctx, l)
-		if l.outbox != nil {
-			l.outbox.OnCommit = l.outage.Committed
+	if l.Outbox != nil || l.Inbox != nil {
+		l.Outage = newOutage(ctx, l)
+		if l.Outbox != nil {
+			l.Outbox.OnCommit = l.Outage.Committed
 		}
 	}
 	if err != nil {
@@ -100,13 +100,13 @@ func (l *live) prepareOutbox(ctx context.Context) error {
 func (l *live) newInbox() (*inbox.Inbox, error) {
 	b := &inbox.Inbox{
 		Name: l.e.cfg.Name + inboxSuffix, Queue: l.names.Of(l.e.cfg.Name),
-		Log: l.e.cfg.Logger, Translates: l.translate != nil,
+		Log: l.e.cfg.Logger, Translates: l.Translate != nil,
 	}
 	switch {
 	case l.e.cfg.Remember <= 0 || l.e.cfg.SendOnly:
 		return nil, nil //nolint:nilnil // no inbox is no error
-	case l.outbox != nil:
-		b.Store = l.outbox.Store
+	case l.Outbox != nil:
+		b.Store = l.Outbox.Store
 		return b, nil
 	}
 	store, ok := l.conn.(transport.OutboxStore)
@@ -126,8 +126,8 @@ func (l *live) reportStart(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithTimeout(ctx, inboxTimeout)
 	var reporting sync.WaitGroup
 	reporting.Go(func() {
-		if l.inbox != nil {
-			l.inbox.Report(ctx, l.e.cfg.Remember)
+		if l.Inbox != nil {
+			l.Inbox.Report(ctx, l.e.cfg.Remember)
 		}
 		l.reportLeftover(ctx)
 	})
@@ -141,7 +141,7 @@ func (l *live) reportStart(ctx context.Context) (end func()) {
 // in: nothing sends them.
 func (l *live) reportLeftover(ctx context.Context) {
 	inspector, ok := l.conn.(transport.Inspector)
-	if _, stores := l.conn.(transport.OutboxStore); !ok || !stores || l.timers != nil { // whose relay sends what is in the queue
+	if _, stores := l.conn.(transport.OutboxStore); !ok || !stores || l.Timers != nil { // whose relay sends what is in the queue
 		return
 	}
 	name := l.e.cfg.Name + outboxSuffix
@@ -161,10 +161,10 @@ func (l *live) reportLeftover(ctx context.Context) {
 func (l *live) openRelay(ctx context.Context) (*outbox.Relay, error) {
 	cfg := &l.e.cfg
 	return outbox.OpenRelay(ctx, outbox.RelayConfig{
-		Outbox: l.timers, Conn: l.conn, Log: cfg.Logger, Notifier: l.notifier, Refusals: &l.auditor.Refusals,
+		Outbox: l.Timers, Conn: l.conn, Log: cfg.Logger, Notifier: l.Notifier, Refusals: &l.Auditor.Refusals,
 		Queue: l.names.Of(cfg.Name), AuditQueue: l.names.Of(cfg.AuditQueue),
 		RefusedFor: cfg.OutboxRefusedFor, StopTimeout: cfg.StopTimeout, InOrder: cfg.Concurrency == 1,
-		Settling: l.settler.Context, Send: l.sendStored,
+		Settling: l.Settler.Context, Send: l.sendStored,
 		Unsent: func(queue string, err error) error { return &unsentError{queue, err} },
 	})
 }

@@ -14,7 +14,7 @@ import (
 // newOutage returns the database of the outbox or inbox, with the questions to it.
 func newOutage(ctx context.Context, l *live) *outage.Database {
 	of := "outbox"
-	if l.outbox == nil {
+	if l.Outbox == nil {
 		of = "inbox"
 	}
 	q := outage.Questions{Probe: l.probe, Stores: l.stores, StoresRecords: l.storesRecords}
@@ -23,18 +23,18 @@ func newOutage(ctx context.Context, l *live) *outage.Database {
 
 // probe asks the database of the outbox and inbox whether it answers.
 func (l *live) probe(ctx context.Context) error {
-	if err := l.outbox.Overfull(); err != nil {
+	if err := l.Outbox.Overfull(); err != nil {
 		return err
 	}
-	if l.inbox != nil {
-		_, err := l.inbox.Store.FindHandled(ctx, l.inbox.Name, []transport.HandledKey{{}})
+	if l.Inbox != nil {
+		_, err := l.Inbox.Store.FindHandled(ctx, l.Inbox.Name, []transport.HandledKey{{}})
 		return err
 	}
-	inspector, ok := l.outbox.Conn.(transport.Inspector)
+	inspector, ok := l.Outbox.Conn.(transport.Inspector)
 	if !ok {
 		return nil
 	}
-	_, err := inspector.Inspect(ctx, l.outbox.Queue)
+	_, err := inspector.Inspect(ctx, l.Outbox.Queue)
 	return err
 }
 
@@ -61,13 +61,13 @@ func (l *live) storesRecords(ctx context.Context) error {
 // message: an id, here one of no message, and a row of the outbox, here one that the relay removes.
 func (l *live) stores(ctx context.Context) error {
 	var key *transport.HandledKey
-	if l.inbox != nil {
-		key = &transport.HandledKey{ID: handledid.Of(l.inbox.Queue, uuid.New(time.Now()))}
+	if l.Inbox != nil {
+		key = &transport.HandledKey{ID: handledid.Of(l.Inbox.Queue, uuid.New(time.Now()))}
 	}
-	if l.outbox != nil {
-		return l.outbox.Try(ctx, key)
+	if l.Outbox != nil {
+		return l.Outbox.Try(ctx, key)
 	}
-	return l.inbox.Store.Store(ctx, transport.OutboxEntry{Inbox: l.inbox.Name, Key: key})
+	return l.Inbox.Store.Store(ctx, transport.OutboxEntry{Inbox: l.Inbox.Name, Key: key})
 }
 
 // OutboxHealth is the state of an endpoint's outbox.
@@ -128,7 +128,7 @@ func destinationHealth(states []destination.State, now time.Time) (all []Destina
 
 // addOutbox adds the state of the outbox and the inbox to h.
 func (l *live) addOutbox(h *Health) {
-	if s := l.outage.Status(); s.Err != nil {
+	if s := l.Outage.Status(); s.Err != nil {
 		h.bad("the %s has not been usable since %s: %v", s.Of, s.Since.UTC().Format(time.RFC3339), s.Err)
 	}
 	if l.relay == nil {
@@ -136,15 +136,15 @@ func (l *live) addOutbox(h *Health) {
 	}
 	relay := l.relay.Status()
 	h.Reasons, h.Warnings = append(h.Reasons, relay.Problems...), append(h.Warnings, relay.Warnings...)
-	if l.outbox == nil {
+	if l.Outbox == nil {
 		return
 	}
-	o, stored := &OutboxHealth{Ready: -1, Unsettled: -1, Sent: relay.Sent, Refused: relay.Refused}, l.outbox.Status()
+	o, stored := &OutboxHealth{Ready: -1, Unsettled: -1, Sent: relay.Sent, Refused: relay.Refused}, l.Outbox.Status()
 	if stats := stored.Stats; stats != nil {
 		o.Ready, o.Unsettled, o.Oldest = stats.Ready, stats.Unsettled, stats.Oldest
 	}
-	if l.inbox != nil {
-		o.Duplicates = l.inbox.Duplicates()
+	if l.Inbox != nil {
+		o.Duplicates = l.Inbox.Duplicates()
 	}
 	o.Waiting = destinationHealth(stored.Destinations, stored.Now)
 	h.Outbox, h.Warnings = o, append(h.Warnings, stored.Warnings...)

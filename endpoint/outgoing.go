@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// sender is the part of an endpoint that sends messages, also those of its handlers.
+// sender is the part of an endpoint that sends messages, also the messages of handlers.
 type sender struct {
 	cfg         Config
 	types       *registry
@@ -27,7 +27,7 @@ type sender struct {
 	dispatch pipeline.Func[*pipeline.Dispatch]
 }
 
-// outgoing is a message that is sent, with room for its headers.
+// outgoing is a message that is sent, with room for the headers.
 type outgoing struct {
 	pipeline.Outgoing
 	of      *messageType
@@ -35,7 +35,7 @@ type outgoing struct {
 	fields  [16]header.Field
 }
 
-// send sends m to queue, or where that is empty to its route.
+// send sends m to queue, or by the route of m if queue is empty.
 func (from *sender) send(ctx context.Context, m any, queue string, opts []SendOption, s *Session) error {
 	return sendAs(ctx, from, header.IntentSend, m, queue, opts, SendOption.ApplySend, s)
 }
@@ -48,7 +48,7 @@ func (from *sender) sendLocal(ctx context.Context, m any, opts []SendOption, s *
 	return from.send(ctx, m, from.cfg.Name, opts, s)
 }
 
-// publish sends m to its subscribers.
+// publish sends m to the subscribers.
 func (from *sender) publish(ctx context.Context, m any, opts []PublishOption, s *Session) error {
 	return sendAs(ctx, from, header.IntentPublish, m, "", opts, PublishOption.ApplyPublish, s)
 }
@@ -72,7 +72,7 @@ func sendAs[O any](
 		out.Queue = cmp.Or(queue, t.queue)
 	}
 	if s != nil {
-		out.Incoming = &s.in.receive
+		out.Incoming = &s.in.Receive
 	}
 	for _, opt := range opts {
 		apply(opt, &out.Outgoing)
@@ -83,8 +83,8 @@ func sendAs[O any](
 	return from.submit(ctx, out)
 }
 
-// submit runs a message through the Outgoing stage and keeps it for its session, or sends it where
-// it has none. Its error names the verb and the type.
+// submit runs a message through the Outgoing stage and keeps the message for the session, or sends
+// the message if there is no session. The error names the verb and the type.
 func (from *sender) submit(ctx context.Context, out *outgoing) (err error) {
 	defer func() {
 		if err != nil {
@@ -98,7 +98,7 @@ func (from *sender) submit(ctx context.Context, out *outgoing) (err error) {
 	if err := from.resolve(live, &out.Outgoing); err != nil {
 		return err
 	}
-	out.ViaOutbox = out.ViaOutbox || out.Tx != nil && live.outbox != nil
+	out.ViaOutbox = out.ViaOutbox || out.Tx != nil && live.Outbox != nil
 	if err := check(&out.Outgoing, out.of, live); err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ var verbs = map[string]string{
 }
 
 // resolve replaces thisInstance by the name of the instance's queue, and an address by the short
-// name of its queue.
+// name of the queue.
 func (from *sender) resolve(live *live, out *pipeline.Outgoing) error {
 	for _, queue := range []*string{&out.Queue, &out.ReplyTo} {
 		if *queue == thisInstance {
@@ -154,7 +154,7 @@ var (
 	errViaReceipt   = errors.New("there is no receipt of a message that is sent via the outbox")
 )
 
-// check returns an error for a message that cannot be sent, before it is encoded.
+// check returns an error for a message that cannot be sent, before the message is encoded.
 func check(out *pipeline.Outgoing, t *messageType, live *live) error {
 	if err := checkDestination(out, t, live.publishes); err != nil {
 		return err
@@ -172,7 +172,7 @@ func check(out *pipeline.Outgoing, t *messageType, live *live) error {
 		return errInHandler
 	case out.ViaOutbox && out.Incoming != nil:
 		return errViaInHandler
-	case out.ViaOutbox && live.outbox == nil:
+	case out.ViaOutbox && live.Outbox == nil:
 		return errNoOutbox
 	case out.ViaOutbox && out.Receipt != nil:
 		return errViaReceipt
@@ -183,10 +183,10 @@ func check(out *pipeline.Outgoing, t *messageType, live *live) error {
 	case out.Receipt != nil && out.Incoming != nil && !out.Immediately:
 		return errors.New("there is no receipt yet when the message is sent with the handler's others: use Immediately")
 	}
-	if out.Timer != "" { // it waits in the outbox
+	if out.Timer != "" { // the message waits in the outbox
 		return nil
 	}
-	return checkDelay(out, live.limits.MaxDelay)
+	return checkDelay(out, live.Limits.MaxDelay)
 }
 
 // checkDestination returns an error where the verb does not fit the type or the queue.
@@ -230,7 +230,7 @@ func delay(out *pipeline.Outgoing, now time.Time) time.Duration {
 	return op.Delay(now)
 }
 
-// encode ends the Outgoing stage: it makes headers, body and operation.
+// encode is the end of the Outgoing stage, and makes headers, body and operation.
 func (from *sender) encode(_ context.Context, out *pipeline.Outgoing) error {
 	if err := checkConversation(out); err != nil {
 		return err

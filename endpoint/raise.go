@@ -102,8 +102,8 @@ func (s *Session) raise(ctx context.Context, e any) error {
 	}
 	ctx = context.WithValue(ctx, raisedKey{}, append(slices.Clip(chain), t.String()))
 	var errs []error
-	for i := range s.in.e.cfg.Raised {
-		r := &s.in.e.cfg.Raised[i]
+	for i := range s.in.live.e.cfg.Raised {
+		r := &s.in.live.e.cfg.Raised[i]
 		if !r.takes(t) {
 			continue
 		}

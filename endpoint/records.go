@@ -88,8 +88,8 @@ func (l *live) verifyRecords(ctx context.Context) error {
 		return nil
 	}
 	conn := l.conn
-	if l.outbox != nil {
-		conn = l.outbox.Conn
+	if l.Outbox != nil {
+		conn = l.Outbox.Conn
 	}
 	inspector, err := recordsIn(conn)
 	if err == nil {
@@ -118,12 +118,12 @@ func (e *Endpoint) database() (stateful.Database, error) {
 	if live == nil {
 		return stateful.Database{}, ErrNotRunning
 	}
-	conn, redelivery := live.conn, max(live.limits.Lease, live.limits.MaxHold)
-	if live.outbox != nil {
-		conn = live.outbox.Conn
+	conn, redelivery := live.conn, max(live.Limits.Lease, live.Limits.MaxHold)
+	if live.Outbox != nil {
+		conn = live.Outbox.Conn
 		redelivery += conn.Limits().Lease // of a row that a relay has received
 	}
 	db, err := stateful.DatabaseOn(conn)
-	db.Inbox, db.Redelivery = live.inbox != nil, redelivery
+	db.Inbox, db.Redelivery = live.Inbox != nil, redelivery
 	return db, err
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 )
 
-// messageType is a registered message with its handlers.
+// messageType is a registered message with the handlers.
 type messageType struct {
 	Message
 	types    []string           // name and bases
@@ -153,7 +153,7 @@ func (r *registry) local(h *Handler) error {
 	return errors.Join(errs...)
 }
 
-// handles reports whether a type, or a base of it, has a handler.
+// handles reports whether a type, or a base type, has a handler.
 func (r *registry) handles(t *messageType) bool {
 	_, calls := r.named(t.enclosed)
 	return len(calls) > 0
@@ -206,6 +206,21 @@ func (r *registry) named(enclosed string) (first *messageType, calls []call) {
 		}
 	}
 	return first, calls
+}
+
+// nameOf returns the name of the first registered type of an enclosed-types header; "" if no type is
+// registered.
+func (r *registry) nameOf(enclosed string) string {
+	if t, _ := r.named(enclosed); t != nil {
+		return t.name
+	}
+	return ""
+}
+
+// haveKeys reports whether a handler of the types has keys.
+func (r *registry) haveKeys(enclosed string) bool {
+	_, calls := r.named(enclosed)
+	return slices.ContainsFunc(calls, func(c call) bool { return c.key != nil })
 }
 
 // names returns the names of all types.

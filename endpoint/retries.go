@@ -21,7 +21,7 @@ func (l *live) offeredRetries(ctx context.Context) (recoverability.Config, error
 		return c, nil
 	}
 	offer := recovery.Offer{
-		Endpoint: l.e.cfg.Name, Limits: l.limits, CompletesFirst: l.e.cfg.Transactions == None,
+		Endpoint: l.e.cfg.Name, Limits: l.Limits, CompletesFirst: l.e.cfg.Transactions == None,
 		LongestAttempt: l.e.longestAttempt, Log: l.e.cfg.Logger,
 	}
 	if err := offer.Check(l.e.cfg.Recoverability); err != nil {

@@ -8,15 +8,13 @@ import (
 	"sync"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
-	"github.com/holdfast-go/holdfast/endpoint/internal/inbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
 	"github.com/holdfast-go/holdfast/endpoint/internal/names"
 	"github.com/holdfast-go/holdfast/endpoint/internal/notify"
-	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
 	"github.com/holdfast-go/holdfast/endpoint/internal/outbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
+	"github.com/holdfast-go/holdfast/endpoint/internal/process"
 	"github.com/holdfast-go/holdfast/endpoint/internal/quarantine"
-	"github.com/holdfast-go/holdfast/endpoint/internal/recovery"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
 	"github.com/holdfast-go/holdfast/internal/pump"
@@ -26,39 +24,26 @@ import (
 
 // live is the state of a running endpoint.
 type live struct {
+	process.Shared
+
 	e         *Endpoint
 	conn      transport.Conn
-	outbox    *outbox.Outbox   // nil: none
-	timers    *outbox.Outbox   // where timers wait; nil: nowhere
-	noTimers  error            // why timers is nil, if that is not the configuration
-	inbox     *inbox.Inbox     // nil: handled messages are not recorded
-	relay     *outbox.Relay    // of timers; nil without
-	outage    *outage.Database // of the outbox or inbox; nil where there is neither
+	noTimers  error         // why Timers is nil, if that is not the configuration
+	relay     *outbox.Relay // of timers; nil without
 	names     names.Queues
-	limits    transport.Limits
-	translate func(*transport.Message) // of the driver's user; nil for none
 	publishes bool
 	joins     bool
 	stopping  <-chan struct{} // closed when no more messages are received
-	settler   settle.Settler
 	units     unitStore
-	auditor   audit.Auditor
-	calls     *overdue.Watch // of the user's functions
-	notifier  *notify.Notifier
-	sources   []source // of the endpoint's own queues
-	throttle  throttle.Limits
-	limiting  throttle.Shared // of these limits
+	sources   []source        // of the endpoint's own queues
+	limiting  throttle.Shared // of the rate limits
 	budget    *pump.Budget    // of all received messages
 
 	recoverability recoverability.Config // without what the transport and the transaction mode do not offer
 
 	satellites *satellites
-	recovery   recovery.Shared
-	group      *pump.Group            // of the endpoints that run together
-	keys       *keylock.Locks         // nil: no handler has keys
-	quarantine *quarantine.Quarantine // nil where there is no guard
-	slow       *pump.SlowStart        // same
-	roads      roads
+	group      *pump.Group // of the endpoints that run together
+	loop       *process.Loop
 }
 
 // Run connects, receives and handles messages until ctx ends. Then it waits for the handlers,
@@ -103,8 +88,8 @@ func (e *Endpoint) runToEnd(ctx context.Context, group *pump.Group, shared *tran
 	}
 	defer func() { err = errors.Join(err, stored.Close()) }()
 	live := newLive(ctx, e, conn, stored)
-	defer live.settler.Deadlines.Close()
-	defer func() { live.outage.Close() }() // prepare makes it
+	defer live.Settler.Deadlines.Close()
+	defer func() { live.Outage.Close() }() // prepare makes it
 	live.group, live.budget = group, pump.NewBudget(e.cfg.MaxBufferedBytes)
 	if err := live.prepare(ctx); err != nil {
 		return err
@@ -119,27 +104,27 @@ func newLive(ctx context.Context, e *Endpoint, conn transport.Conn, stored *outb
 		joins = stored.Joins
 	}
 	l := &live{
-		e: e, conn: conn, outbox: stored, names: names.New(conn, e.cfg.Name, append(e.queues(), e.cfg.Name+quarantineSuffix)), limits: conn.Limits(), publishes: publishes, joins: joins, stopping: ctx.Done(),
-		calls: overdue.New(e.cfg.Logger),
+		e: e, conn: conn, names: names.New(conn, e.cfg.Name, append(e.queues(), e.cfg.Name+quarantineSuffix)), publishes: publishes, joins: joins, stopping: ctx.Done(),
 	}
+	l.Outbox, l.Limits, l.Calls = stored, conn.Limits(), overdue.New(e.cfg.Logger)
 	l.units.live = l
-	l.notifier = notify.New(e.cfg.Notify, e.cfg.Logger, l.calls)
-	l.auditor.Conn, l.auditor.AuditQueue, l.auditor.ExpireAfter = conn, e.cfg.AuditQueue, e.cfg.AuditExpireAfter
-	l.settler = settle.Settler{
-		Conn: conn, Log: e.cfg.Logger, Failures: e.failures, OnError: l.auditor.Failed, TxElsewhere: stored != nil,
+	l.Notifier = notify.New(e.cfg.Notify, e.cfg.Logger, l.Calls)
+	l.Auditor.Conn, l.Auditor.AuditQueue, l.Auditor.ExpireAfter = conn, e.cfg.AuditQueue, e.cfg.AuditExpireAfter
+	l.Settler = settle.Settler{
+		Conn: conn, Log: e.cfg.Logger, Failures: e.failures, OnError: l.Auditor.Failed, TxElsewhere: stored != nil,
 		Config: &l.recoverability, Instance: e.cfg.Instance,
 		Deadlines: settle.Deadlines{Parent: context.WithoutCancel(ctx)},
 	}
-	l.limiting.Notifier, l.limiting.MaxDelay = l.notifier, l.limits.MaxDelay
-	l.throttle = throttle.New(e.cfg.Recoverability.RateLimit, e.types.names(), &l.limiting)
+	l.limiting.Notifier, l.limiting.MaxDelay = l.Notifier, l.Limits.MaxDelay
+	l.Throttle = throttle.New(e.cfg.Recoverability.RateLimit, e.types.names(), &l.limiting)
 	if slices.ContainsFunc(e.cfg.Handlers, func(h Handler) bool { return h.key != nil }) {
-		l.keys = new(keylock.Locks)
+		l.Locks = new(keylock.Locks)
 	}
 	if t, ok := conn.(transport.Translator); ok {
-		l.translate = t.Translation()
+		l.Translate = t.Translation()
 	}
 	if b, ok := conn.(transport.Blocker); ok { // a stop does not wait for the broker
-		l.settler.Deadlines.Blocked = func() bool { return ctx.Err() == nil && b.Blocked() }
+		l.Settler.Deadlines.Blocked = func() bool { return ctx.Err() == nil && b.Blocked() }
 	}
 	return l
 }
@@ -154,7 +139,7 @@ func (e *Endpoint) open(ctx context.Context, shared *transport.Shared) (transpor
 
 // prepare checks the transport and prepares its queues.
 func (l *live) prepare(ctx context.Context) error {
-	if l.e.cfg.Transactions == SendsAtomicWithReceive && !l.limits.Atomic {
+	if l.e.cfg.Transactions == SendsAtomicWithReceive && !l.Limits.Atomic {
 		return fmt.Errorf("endpoint %q: the transport does not offer %v", l.e.cfg.Name, l.e.cfg.Transactions)
 	}
 	if err := l.checkQueues(); err != nil {
@@ -165,9 +150,9 @@ func (l *live) prepare(ctx context.Context) error {
 		return err
 	}
 	l.recoverability = l.names.InPolicy(retries)
-	l.auditor.Refusals = audit.Refusals{
+	l.Auditor.Refusals = audit.Refusals{
 		ErrorQueue: l.recoverability.ErrorQueue, Host: l.e.host, Instance: l.e.cfg.Instance, Config: l.recoverability,
-		Names: &l.names, Notifier: l.notifier, Log: l.e.cfg.Logger,
+		Names: &l.names, Notifier: l.Notifier, Log: l.e.cfg.Logger,
 	}
 	if l.e.cfg.Install {
 		if err := l.e.installIn(ctx, l.conn, l.e.plan()); err != nil {
@@ -204,13 +189,13 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	for _, queue := range l.e.queues() {
 		queue = l.names.Of(queue)
 		opts := transport.ReceiverOptions{Queue: queue, CompletesFirst: l.e.cfg.Transactions == None}
-		own, err := l.openSource(ctx, opts, l.e.cfg.Concurrency, l.handle(queue), l.inbox.Arrived(queue))
+		own, err := l.openSource(ctx, opts, l.e.cfg.Concurrency, l.handle(queue), l.Inbox.Arrived(queue))
 		if err != nil {
 			return fmt.Errorf("endpoint %q: %w", l.e.cfg.Name, err)
 		}
 		sources = append(sources, own)
 	}
-	if l.timers != nil {
+	if l.Timers != nil {
 		if l.relay, err = l.openRelay(ctx); err != nil {
 			return fmt.Errorf("endpoint %q: %w", l.e.cfg.Name, err)
 		}
@@ -219,24 +204,24 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	l.sources, l.satellites = sources, l.newSatellites()
 	l.limiting.SetSerial = serial(sources)
 	if queue := l.e.quarantineQueue(); queue != "" {
-		l.quarantine = newQuarantine(l, queue)
-		l.slow = new(pump.SlowStart)
+		l.Quarantine = newQuarantine(l, queue)
+		l.Slow = new(pump.SlowStart)
 		for _, s := range sources {
-			l.slow.Add(s.Source)
+			l.Slow.Add(s.Source)
 		}
 	}
 	l.composeRecovery()
-	l.roads = newRoads(l)
+	l.composeProcess()
 	l.e.live.Store(l)
 	close(l.e.ready)
 	defer l.e.live.Store(nil)
 	defer l.relay.Begin(ctx)() // after the functions of Background have returned, which may store messages
 	defer l.background(ctx)()
 	defer l.watchCalls(ctx)()
-	l.quarantine.Begin(ctx)
+	l.Quarantine.Begin(ctx)
 	defer l.reportStart(ctx)()
 	var wg sync.WaitGroup
-	wg.Go(func() { l.quarantine.Watch(ctx) })
+	wg.Go(func() { l.Quarantine.Watch(ctx) })
 	wg.Go(func() { err = l.satellites.run(ctx) })
 	for _, s := range sources {
 		wg.Go(func() { s.Run(ctx) })
@@ -251,8 +236,8 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 func newQuarantine(l *live, queue string) *quarantine.Quarantine {
 	return quarantine.New(quarantine.Config{
 		Quarantine: l.recoverability.Quarantine, Queue: l.names.Of(queue),
-		Conn: l.conn, Limits: l.limits, Names: &l.names, Notifier: l.notifier, Group: l.group, Budget: l.budget,
+		Conn: l.conn, Limits: l.Limits, Names: &l.names, Notifier: l.Notifier, Group: l.group, Budget: l.budget,
 		StopTimeout: l.e.cfg.StopTimeout, Log: l.e.cfg.Logger,
-		Paused: l.sources[0].Paused, StuckPause: l.recovery.StuckPause, Handle: l.handleExclusively,
+		Paused: l.sources[0].Paused, StuckPause: l.Recovery.StuckPause, Handle: l.handleExclusively,
 	})
 }

@@ -1,7 +1,6 @@
 package endpoint
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -9,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/transport"
@@ -23,8 +21,8 @@ const (
 	satelliteMax = 10 * time.Second
 )
 
-// satellites are the driver's own queues, each with a pump of its own. They are searched for until
-// the broker has answered for all of them.
+// satellites are the driver's own queues, each with a pump. The search for the queues goes on until
+// the broker has answered for all.
 type satellites struct {
 	live    *live
 	finder  transport.Satellites // nil: the driver has none
@@ -162,29 +160,6 @@ func (s *satellites) addTo(h *Health) {
 // message that fails is requeued after a pause.
 func (s *satellites) handle(sat transport.Satellite) handleFunc {
 	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
-		in := s.live.newIncoming(d, slot, sat.Queue)
-		if !in.arrive(ctx, s.live.roads.satellite.arrival) {
-			return
-		}
-		if err := in.relay(ctx, sat); err != nil {
-			in.LogError(ctx, slog.LevelError,
-				"a message of the transport's own queue could not be processed: it stays there and is tried again",
-				err, slog.String("queue", sat.Queue))
-			in.end(ctx, in.keep(ctx, err))
-		}
+		s.live.loop.Forward(ctx, messageOf(s.live, d, slot, sat.Queue, nil), sat.Handle)
 	}
-}
-
-// relay sends the operations that the driver derives from the message, and completes it.
-func (in *incoming) relay(ctx context.Context, sat transport.Satellite) (err error) {
-	defer panics.Catch(&err)
-	a := in.newAttempt()
-	ops, err := sat.Handle(ctx, a.receive.Message)
-	if dead, ok := errors.AsType[*transport.DeadLetteredError](err); ok {
-		return in.newRecovery().Bury(ctx, a, cmp.Or(dead.Queue, in.Queue), dead)
-	}
-	if err != nil {
-		return err
-	}
-	return in.Complete(ctx, nil, ops)
 }

@@ -46,27 +46,27 @@ func (s *Session) MessageID() string { return s.in.ID }
 func (s *Session) HasID() bool { return settle.IsNamed(s.in.ID) }
 
 // Header returns the value of a header of the message, or "".
-func (s *Session) Header(name string) string { return s.in.receive.Headers.Get(name) }
+func (s *Session) Header(name string) string { return s.in.Receive.Headers.Get(name) }
 
 // Headers returns a copy of the message's headers.
-func (s *Session) Headers() header.Map { return s.in.receive.Headers.Clone() }
+func (s *Session) Headers() header.Map { return s.in.Receive.Headers.Clone() }
 
 // Attempt returns the delivery count of the message, this delivery included.
-func (s *Session) Attempt() transport.Attempt { return s.in.receive.Attempt }
+func (s *Session) Attempt() transport.Attempt { return s.in.Receive.Attempt }
 
 // Native returns the broker's property of that name, or "".
-func (s *Session) Native(name string) string { return s.in.receive.Native(name) }
+func (s *Session) Native(name string) string { return s.in.Receive.Native(name) }
 
 // Send sends m, a registered command or response, to the queue of its route or of [To], when all
 // handlers of the message have returned nil.
 func (s *Session) Send(ctx context.Context, m any, opts ...SendOption) error {
-	return s.in.e.send(ctx, m, "", opts, s)
+	return s.in.live.e.send(ctx, m, "", opts, s)
 }
 
 // SendLocal sends m, a registered command or response, to the endpoint's own queue, when all
 // handlers of the message have returned nil.
 func (s *Session) SendLocal(ctx context.Context, m any, opts ...SendOption) error {
-	return s.in.e.sendLocal(ctx, m, opts, s)
+	return s.in.live.e.sendLocal(ctx, m, opts, s)
 }
 
 // Forward sends the message being handled to another queue as it was received, when all handlers of
@@ -89,14 +89,14 @@ func (s *Session) Forward(_ context.Context, queue string) error {
 // Publish sends m, a registered event, to the subscribers of its type and of its base types, when
 // all handlers of the message have returned nil.
 func (s *Session) Publish(ctx context.Context, m any, opts ...PublishOption) error {
-	return s.in.e.publish(ctx, m, opts, s)
+	return s.in.live.e.publish(ctx, m, opts, s)
 }
 
 // Reply sends m to the reply-to address of the message being handled, when all handlers of the
 // message have returned nil.
 func (s *Session) Reply(ctx context.Context, m any, opts ...ReplyOption) error {
-	queue := s.in.receive.Headers.Get(header.ReplyToAddress)
-	return sendAs(ctx, &s.in.e.sender, header.IntentReply, m, queue, opts, ReplyOption.ApplyReply, s)
+	queue := s.in.Receive.Headers.Get(header.ReplyToAddress)
+	return sendAs(ctx, &s.in.live.e.sender, header.IntentReply, m, queue, opts, ReplyOption.ApplyReply, s)
 }
 
 // DoNotContinue skips the remaining handlers of the message. It is handled, and its messages are
@@ -168,7 +168,7 @@ type unitStore struct{ live *live }
 func (s *unitStore) Begin(
 	ctx context.Context, key *transport.HandledKey, d transport.Delivery,
 ) (transport.Tx, error) {
-	if o := s.live.outbox; o != nil {
+	if o := s.live.Outbox; o != nil {
 		return o.Begin(ctx, key)
 	}
 	if s.live.e.cfg.Transactions != SendsAtomicWithReceive {
@@ -183,5 +183,5 @@ func (s *unitStore) Begin(
 
 // Undo implements [work.Store].
 func (s *unitStore) Undo(ctx context.Context, tx transport.Tx, id string) {
-	s.live.settler.Undo(ctx, tx, id)
+	s.live.Settler.Undo(ctx, tx, id)
 }

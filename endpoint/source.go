@@ -15,7 +15,7 @@ type (
 	arrivedFunc = func(context.Context, []pump.Slot) // nil: see [pump.Config]
 )
 
-// source is a queue from which the endpoint receives, with the state of its outages.
+// source is an input queue of the endpoint, with the state of the outages.
 type source struct {
 	*pump.Source
 	reception *pump.Reception
@@ -28,7 +28,7 @@ func (l *live) openSource(
 	r := &pump.Reception{Queue: opts.Queue}
 	s, err := pump.OpenSource(ctx, pump.SourceConfig{
 		Config: pump.Config{
-			Limits: l.limits, Queue: opts.Queue, Budget: l.budget, Concurrency: concurrency,
+			Limits: l.Limits, Queue: opts.Queue, Budget: l.budget, Concurrency: concurrency,
 			Handle: handle, Arrived: arrived, StopTimeout: l.e.cfg.StopTimeout, Logger: l.e.cfg.Logger, OnReceive: l.watch(ctx, r),
 		},
 		Group: l.group,
@@ -50,7 +50,7 @@ func (l *live) openSource(
 // watch returns the function that the pump calls after each Receive that failed, and after the
 // first that succeeded.
 func (l *live) watch(ctx context.Context, r *pump.Reception) func(error) {
-	return func(err error) { l.notifier.Outage(ctx, r.Queue, r.Note(err)) }
+	return func(err error) { l.Notifier.Outage(ctx, r.Queue, r.Note(err)) }
 }
 
 // addTo adds the source's queue to h.

@@ -106,7 +106,7 @@ func (e *Endpoint) untilReturned(ctx context.Context, ran <-chan error) error {
 func (l *live) watchCalls(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	running.Go(func() { l.calls.Run(ctx) })
+	running.Go(func() { l.Calls.Run(ctx) })
 	return func() {
 		cancel()
 		running.Wait()
@@ -119,7 +119,7 @@ func (e *Endpoint) warnOfStuck(ctx context.Context) {
 	if live == nil {
 		return
 	}
-	if stuck := stuckHandlers(live.calls.Running(0)); len(stuck) > 0 {
+	if stuck := stuckHandlers(live.Calls.Running(0)); len(stuck) > 0 {
 		e.cfg.Logger.LogAttrs(ctx, slog.LevelError, "handlers run on after StopTimeout, although their context has ended: Run returns without them in 5 s",
 			slog.String("endpoint", e.cfg.Name), slog.Int("count", len(stuck)), slog.String("handlers", namesOf(stuck)))
 	}
@@ -132,14 +132,14 @@ func (e *Endpoint) abandon(ctx context.Context) error {
 	if live == nil {
 		return nil
 	}
-	stuck := stuckHandlers(live.calls.Running(stuckGrace))
+	stuck := stuckHandlers(live.Calls.Running(stuckGrace))
 	if len(stuck) == 0 {
 		return nil
 	}
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		if err := errors.Join(live.conn.Close(), live.outbox.Close()); err != nil {
+		if err := errors.Join(live.conn.Close(), live.Outbox.Close()); err != nil {
 			e.cfg.Logger.WarnContext(ctx, "a connection could not be closed", slog.Any("error", err))
 		}
 	}()
@@ -152,14 +152,14 @@ func (e *Endpoint) abandon(ctx context.Context) error {
 
 // addFunctions adds the functions that do not return to h.
 func (l *live) addFunctions(h *Health) {
-	if late := l.calls.LateFunctions(); len(late) > 0 {
+	if late := l.Calls.LateFunctions(); len(late) > 0 {
 		h.Warnings = append(h.Warnings, "functions do not return: "+namesOf(stuckHandlers(late)))
 	}
 }
 
 // addStuck adds the calls of the source's queue to h if they take all slots.
 func (l *live) addStuck(h *Health, queue string, slots int) {
-	late := l.calls.Late(queue)
+	late := l.Calls.Late(queue)
 	if len(late) < max(1, slots) || !takeAll(late) {
 		return
 	}

@@ -32,8 +32,8 @@ func (l *live) subscribe(ctx context.Context) error {
 	return nil
 }
 
-// warnOfBases logs each type that is a base type by its name and from which no registered event
-// derives: events that are published under their own type alone do not arrive.
+// warnOfBases logs each type that is a base type by name, if no registered event derives from the
+// type: events that are published under the derived type alone do not arrive.
 func (l *live) warnOfBases(ctx context.Context, types []string) {
 	for _, name := range types {
 		if isInterface(name) && !l.e.types.hasDerived(name) {
@@ -67,8 +67,8 @@ func (r *registry) hasDerived(base string) bool {
 	return slices.ContainsFunc(r.all, func(t *messageType) bool { return t.kind == kindEvent && slices.Contains(t.bases, base) })
 }
 
-// withDerived returns names and those of the events that derive from them, except events that are
-// registered [Message.WithoutSubscription].
+// withDerived returns names, and the names of the events that derive from these types, except events
+// that are registered [Message.WithoutSubscription].
 func (r *registry) withDerived(names []string) []string {
 	all := slices.Clone(names)
 	for _, t := range r.all {

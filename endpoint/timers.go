@@ -12,9 +12,10 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// A timer waits as a row with a name in the queue of the outbox, and the relay sends it when it is
-// due. Where handlers write to the transport's own database, in the mode SendsAtomicWithReceive,
-// timers alone wait in that queue, and the relay moves each to its queue in one transaction.
+// A timer waits as a row with a name in the queue of the outbox, and the relay sends the timer when
+// the timer is due. If handlers write to the transport's own database, in the mode
+// SendsAtomicWithReceive, timers alone wait in the queue of the outbox, and the relay moves each to
+// the timer's queue in one transaction.
 
 var (
 	errNoTimers = errors.New("timers need Config.Outbox, or the transaction mode SendsAtomicWithReceive on a SQL transport")
@@ -35,7 +36,7 @@ func (s *Session) cancelTimer(name timer.Name) error {
 	case err != nil:
 	case s.recovers:
 		err = errRecovers
-	case s.in.live.timers == nil:
+	case s.in.live.Timers == nil:
 		err = s.in.live.whyNoTimers()
 	default:
 		err = s.unit.Keep(transport.Operation{Name: name.Text()})
@@ -61,14 +62,14 @@ func (e *Endpoint) CancelTimer(ctx context.Context, name string, opts ...TxOptio
 	err := full.Validate()
 	switch {
 	case err != nil:
-	case live.timers == nil:
+	case live.Timers == nil:
 		err = live.whyNoTimers()
 	case out.Tx == noTx{}:
 		err = errNilTx
-	case out.Tx != nil && !live.timers.Joins:
+	case out.Tx != nil && !live.Timers.Joins:
 		err = errNoTx
 	default:
-		err = live.timers.Dispatch(ctx, out.Tx, live.timers.Cancels([]string{full.Text()}))
+		err = live.Timers.Dispatch(ctx, out.Tx, live.Timers.Cancels([]string{full.Text()}))
 	}
 	if err != nil {
 		return fmt.Errorf("cancel timer: %w", err)
@@ -76,11 +77,11 @@ func (e *Endpoint) CancelTimer(ctx context.Context, name string, opts ...TxOptio
 	return nil
 }
 
-// openTimers opens the queue in which timers wait. An endpoint whose database has none starts
-// without timers: it may not use them.
+// openTimers opens the queue of the timers. An endpoint whose database has no queue for timers starts
+// without timers, because the endpoint may not use timers.
 func (l *live) openTimers(ctx context.Context) error {
-	if l.outbox != nil {
-		l.timers = l.outbox
+	if l.Outbox != nil {
+		l.Timers = l.Outbox
 		return nil
 	}
 	o, ok := outbox.New(l.conn, l.e.cfg.Name+outboxSuffix, "")
@@ -99,7 +100,7 @@ func (l *live) openTimers(ctx context.Context) error {
 			return fmt.Errorf("queue %q of timers: %w", o.Queue, err)
 		}
 	}
-	l.timers = o
+	l.Timers = o
 	return nil
 }
 
@@ -123,7 +124,7 @@ func checkTimer(out *outgoing, live *live) error {
 	switch {
 	case err != nil:
 		return err
-	case live.timers == nil:
+	case live.Timers == nil:
 		return live.whyNoTimers()
 	case out.Intent != header.IntentSend:
 		return errors.New("only a message that is sent can be a timer")

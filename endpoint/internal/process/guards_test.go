@@ -1,4 +1,4 @@
-package endpoint
+package process
 
 import (
 	"reflect"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
 	"github.com/holdfast-go/holdfast/endpoint/internal/inbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
 	"github.com/holdfast-go/holdfast/endpoint/internal/outbox"
@@ -20,20 +21,18 @@ import (
 
 // The order of the guards is part of what the endpoint promises: see newRoads.
 func TestGuardsAreAskedInOrder(t *testing.T) {
-	all := &live{
-		e: &Endpoint{
-			sender: sender{cfg: Config{AuditQueue: "audit", Transactions: None}},
-		},
-		throttle: throttle.New(recoverability.RateLimit{After: 1}, nil, nil),
-		keys:     new(keylock.Locks), slow: new(pump.SlowStart), outbox: new(outbox.Outbox), inbox: new(inbox.Inbox),
-		quarantine: new(quarantine.Quarantine), translate: func(*transport.Message) {},
+	all := &Shared{
+		Auditor: audit.Auditor{AuditQueue: "audit"}, CompletesFirst: true,
+		Throttle: throttle.New(recoverability.RateLimit{After: 1}, nil, nil),
+		Locks:    new(keylock.Locks), Slow: new(pump.SlowStart), Outbox: new(outbox.Outbox), Inbox: new(inbox.Inbox),
+		Quarantine: new(quarantine.Quarantine), Translate: func(*transport.Message) {},
 	}
 	for _, tt := range []struct {
 		name string
-		of   *live
+		of   *Shared
 		want []string
 	}{
-		{"without options", &live{e: new(Endpoint)}, []string{
+		{"without options", new(Shared), []string{
 			"ordinary arrival: forwardRow mayWait moveDecided",
 			"ordinary admission:",
 			"ordinary attempt: refuseUndecodable",

@@ -1,0 +1,178 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
+	"github.com/holdfast-go/holdfast/endpoint/internal/work"
+	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// attemptGuard is asked at the beginning of each attempt. If the guard returns neither an outcome nor
+// an error, the attempt goes on. An error is the failure of the attempt.
+type attemptGuard func(ctx context.Context, a *Attempt) (outcome, error)
+
+// run makes the attempt.
+func (a *Attempt) run(ctx context.Context, guards []attemptGuard) outcome {
+	out, err := a.handle(ctx, guards)
+	if err != nil {
+		return a.fail(ctx, err)
+	}
+	a.Limit.Leave()
+	return out
+}
+
+// handle runs the message through the handlers, sends the operations and completes the message,
+// unless a guard has an outcome. After an error the message is unsettled, unless a behavior failed
+// last.
+func (a *Attempt) handle(ctx context.Context, guards []attemptGuard) (out outcome, err error) {
+	defer panics.Catch(&err)
+	for _, g := range guards {
+		if out, err := g(ctx, a); out != nil || err != nil {
+			return out, err
+		}
+	}
+	if err := a.receive(ctx); err != nil {
+		return nil, err
+	}
+	if a.keysEnded != nil { // a behavior has dropped the error
+		return nil, pump.ErrStopping
+	}
+	a.Unit.UndoFailed(ctx)
+	ops, tx := a.Unit.End()
+	if tx == nil { // an open transaction is part of the work, and keeps the slot
+		a.Limit.Leave()
+		a.Slot.Free()
+	}
+	if err := a.dispatch(ctx, ops); err != nil {
+		return nil, err
+	}
+	return done{}, nil
+}
+
+// receive runs the message through the behaviors and handlers.
+func (a *Attempt) receive(ctx context.Context) error {
+	a.Calls.Begin(&a.Running, a.Queue, a.ID, a.Slot.Goroutine())
+	defer a.Calls.End(&a.Running)
+	return a.ReceiveStage(ctx, &a.Receive)
+}
+
+// dispatch sends ops and completes the message, through stage Dispatch.
+func (a *Attempt) dispatch(ctx context.Context, ops []transport.Operation) error {
+	a.Dispatch = pipeline.Dispatch{Operations: ops, Incoming: &a.Receive}
+	if err := a.DispatchStage(ctx, &a.Dispatch); err != nil {
+		return err
+	}
+	if a.Over() {
+		return nil
+	}
+	return a.Finish(ctx, nil) // a behavior did not send the operations
+}
+
+// Finish sends ops, and what the endpoint itself sends, and completes the message. Finish is the
+// end of stage Dispatch.
+func (a *Attempt) Finish(ctx context.Context, ops []transport.Operation) error {
+	tx := a.Unit.Begun()
+	if a.Outbox != nil {
+		return a.store(ctx, tx, ops)
+	}
+	ops, err := a.Timers.Apart(ctx, ops, a.Unit.Cancelled())
+	if err != nil {
+		return err //nolint:wrapcheck // the outbox names itself
+	}
+	recorder, ok := a.Received.(transport.HandledRecorder)
+	if !ok || a.Unit.Key == nil {
+		return a.audit.Complete(ctx, tx, ops, &a.audited, "")
+	}
+	recorder.RecordHandled(a.Inbox.Name, a.Unit.Key)
+	err = a.audit.Complete(ctx, tx, ops, &a.audited, "")
+	if err != nil {
+		recorder.RecordHandled("", nil) // the message may be completed with a copy for later
+		return a.Unit.Fail(&work.CommitError{Err: err})
+	}
+	a.Outage.Committed()
+	return nil
+}
+
+// store commits ops and the key of the message in the outbox's database, with the writes in tx if
+// there is a transaction. Then store completes the message. The notice to ServiceControl and the
+// audit copy are stored too: the broker may refuse both without harm to the message and to ops.
+func (a *Attempt) store(ctx context.Context, tx transport.Tx, ops []transport.Operation) error {
+	if a.Over() {
+		return settle.ErrSettled
+	}
+	own := a.audit.With(ctx, a.Outbox.Cancels(a.Unit.Cancelled()), &a.audited)
+	if err := a.Outbox.Commit(a.Context(), a.Unit, tx, ops, own); err != nil {
+		return err //nolint:wrapcheck // the outbox names itself
+	}
+	// The message is handled: a failed completion is no failure of the message.
+	a.Try(ctx, a.Received.Complete, "a message was handled but could not be completed: "+
+		"the broker delivers it again, and it is recognized")
+	return nil
+}
+
+// completeAgain completes a message that was handled before. If ServiceControl has returned the
+// message, ServiceControl waits for a notice.
+func (a *Attempt) completeAgain(ctx context.Context) {
+	a.Slot.Free()
+	a.Log.InfoContext(ctx, "a message was handled before: it is completed, and not handled again",
+		slog.String("message", a.LogID()), slog.Int("attempt", a.Receive.Attempt.N))
+	if err := a.audit.Complete(ctx, nil, nil, nil, ""); err != nil {
+		a.Abandon(ctx, "a message that was handled before could not be completed: the broker delivers it again", err)
+	}
+}
+
+// outstayedPause is the time after which a message is due again, if the message waited for too long
+// and returns as a copy.
+const outstayedPause = time.Second
+
+var errOutstayed = errors.New("the message has waited for its key for as long as the broker allows")
+
+// TakeKeys waits, without a slot, until the message has the keys. A behavior may have the message
+// decoded again, perhaps with different keys.
+func (a *Attempt) TakeKeys(ctx context.Context, keys []keylock.Key) error {
+	if a.Keys.Has(keys) {
+		return nil
+	}
+	a.Limit.Leave() // a message with these keys may wait for the place
+	return a.Keys.Take(a.Slot, keys, func(granted <-chan struct{}) error { return a.awaitKeys(ctx, granted) })
+}
+
+// awaitKeys waits until the keys are granted, together with a slot. It returns an error if the
+// message has no more time: the endpoint stops, the lease is lost, or the broker is about to
+// redeliver the message.
+func (a *Attempt) awaitKeys(ctx context.Context, granted <-chan struct{}) error {
+	switch a.await(ctx, forever, granted) {
+	case happened:
+		return nil
+	case late:
+		a.keysEnded = untouched{outstayedPause}
+		return errOutstayed
+	case stopping:
+		a.keysEnded = released{}
+		return pump.ErrStopping
+	case canceled:
+		if !a.CompletedFirst() {
+			a.keysEnded = released{}
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// recover has recoverability decide about the message, whose attempt failed with err.
+func (a *Attempt) recover(ctx context.Context, err error) outcome {
+	a.recoveredBy = a.newRecovery()
+	return a.recovered(ctx, a.recoveredBy.Run(ctx, a.Of, err))
+}
+
+// AtEndOfRecover is called at the end of stage Recover.
+func (a *Attempt) AtEndOfRecover(ctx context.Context, rec *pipeline.Recover) error {
+	return a.recoveredBy.AtEndOfStage(ctx, rec)
+}

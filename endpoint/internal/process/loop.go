@@ -1,0 +1,116 @@
+package process
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
+)
+
+// Loop processes the messages of an endpoint.
+type Loop struct{ roads }
+
+// New returns a loop for messages of s.
+func New(s *Shared) *Loop { return &Loop{newRoads(s)} }
+
+// Process processes a message from a queue of the endpoint.
+func (l *Loop) Process(ctx context.Context, m *Message) { l.ordinary.process(ctx, m) }
+
+// ProcessExclusively processes a message from the quarantine, while no further message is processed.
+// If the message could be neither settled nor moved, stuck is called.
+func (l *Loop) ProcessExclusively(ctx context.Context, m *Message, stuck func()) {
+	defer func() { // also when a handler calls runtime.Goexit
+		if m.exclusive != nil && m.exclusive.Stuck {
+			stuck()
+		}
+	}()
+	l.quarantine.process(ctx, m)
+}
+
+// Forward processes a message from a queue of the driver's own: the operations that the driver
+// derives from the message are sent. If Forward fails, the message is requeued after a pause.
+func (l *Loop) Forward(ctx context.Context, m *Message, derive Derive) {
+	queue := m.Queue
+	if !l.satellite.arrive(ctx, m) {
+		return
+	}
+	if err := forward(ctx, m, derive); err != nil {
+		m.LogError(ctx, slog.LevelError,
+			"a message of the transport's own queue could not be processed: it stays there and is tried again",
+			err, slog.String("queue", queue))
+		m.end(ctx, m.keep(ctx, err))
+	}
+}
+
+// process makes attempts at the message, as far as the guards permit, until the message is settled,
+// or left to the broker to deliver again.
+func (r *road) process(ctx context.Context, m *Message) {
+	defer m.turn.Pass()
+	defer m.Keys.GiveUp(m.Slot)
+	if r.arrive(ctx, m) {
+		r.repeat(ctx, m)
+	}
+}
+
+// arrive asks the guards of arrival, and reports whether the message goes on. If not, the processing
+// has ended.
+func (r *road) arrive(ctx context.Context, m *Message) bool {
+	for _, g := range r.arrival {
+		if out := g(ctx, m); out != nil {
+			m.end(ctx, out)
+			return false
+		}
+	}
+	return true
+}
+
+// repeat makes attempts until the message needs no further attempt.
+func (r *road) repeat(ctx context.Context, m *Message) {
+	for again := true; again; {
+		if out := r.admit(ctx, m); out != nil {
+			m.end(ctx, out)
+			return
+		}
+		m.attempts++
+		again = r.step(ctx, m.Attempts.NewAttempt())
+	}
+}
+
+// admit asks the guards of admission.
+func (r *road) admit(ctx context.Context, m *Message) outcome {
+	for _, g := range r.admission {
+		if out := g(ctx, m); out != nil {
+			return out
+		}
+	}
+	return nil
+}
+
+// step makes an attempt, acts on the outcome, and reports whether another attempt follows. A handler
+// that calls runtime.Goexit leaves nothing of this goroutine but the deferred calls: then processing
+// continues in a deferred call.
+func (r *road) step(ctx context.Context, a *Attempt) bool {
+	returned := false
+	defer func() {
+		if !returned && a.act(ctx, a.fail(ctx, panics.ErrGoexit)) {
+			r.repeat(ctx, a.Message)
+		}
+	}()
+	out := a.run(ctx, r.attempt)
+	returned = true
+	return a.act(ctx, out)
+}
+
+// act acts on the outcome of the attempt, and reports whether another attempt follows.
+func (a *Attempt) act(ctx context.Context, out outcome) (next bool) {
+	if f, ok := out.(failed); ok {
+		out = a.recover(ctx, f.err)
+	}
+	if w, ok := out.(again); ok {
+		if out = a.pause(ctx, w.after); out == nil {
+			return true
+		}
+	}
+	a.end(ctx, out)
+	return false
+}

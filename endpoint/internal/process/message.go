@@ -1,0 +1,123 @@
+package process
+
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
+	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
+	"github.com/holdfast-go/holdfast/endpoint/internal/notify"
+	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
+	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
+	"github.com/holdfast-go/holdfast/endpoint/internal/quarantine"
+	"github.com/holdfast-go/holdfast/endpoint/internal/recovery"
+	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
+	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
+	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
+	"github.com/holdfast-go/holdfast/endpoint/internal/work"
+	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/pipeline"
+	"github.com/holdfast-go/holdfast/transport"
+)
+
+// Message is a delivery in process, with the state of all attempts. A Message is not safe for
+// concurrent use.
+type Message struct {
+	settle.Delivery
+	*Shared
+
+	Attempts Attempts
+	Keys     keylock.Held
+	// Running is the call of the program's functions for the message. At most one function runs.
+	Running overdue.Call
+
+	turn       throttle.Turn
+	keysEnded  way // how the message returns, if the wait has ended without the keys
+	conflicts  conflicts
+	impediment outage.Impediment
+	exclusive  *quarantine.Message // nil outside quarantine
+	attempts   int                 // begun
+	mayWait    bool                // for the error queue, without a slot
+	cleared    bool                // a suspect that the quarantine did not take
+	audit      audit.Message
+}
+
+// Attempts makes the attempts at a message.
+type Attempts interface {
+	// NewAttempt returns the next attempt. Each attempt has a new session, because a goroutine that
+	// outlives an attempt may still use the session.
+	NewAttempt() *Attempt
+}
+
+// Attempt is an attempt at a message: received, decoded, handled and settled. The exported fields
+// are set before the attempt begins.
+type Attempt struct {
+	*Message
+
+	Of       recovery.Attempt // the endpoint's part of the attempt
+	Unit     *work.Unit       // of the handlers
+	Limit    typelimit.Place
+	Receive  pipeline.Receive
+	Dispatch pipeline.Dispatch
+
+	recoveredBy *recovery.Recovery // from the failure; nil before
+	audited     audit.Copied       // set if there are audit copies
+}
+
+// maxConflicts bounds the attempts at a delivery whose transaction lost a conflict.
+const maxConflicts = 10
+
+// conflicts counts the lost conflicts of a delivery. A lost conflict uses up no retry.
+type conflicts struct {
+	n     int
+	pause backoff.Backoff // jittered, so that two transactions do not meet again
+}
+
+// next counts a conflict, and returns the pause before the next attempt.
+func (c *conflicts) next() time.Duration {
+	if c.n++; c.n == 1 {
+		c.pause = backoff.Backoff{Min: 5 * time.Millisecond, Max: 200 * time.Millisecond}
+	}
+	return c.pause.Next()
+}
+
+// Begin sets the fields of the delivery. arrivals is the order of keys in the queue;
+// nil without keys, and in quarantine.
+func (m *Message) Begin(
+	s *Shared, d transport.Delivery, slot *pump.Slot, queue string, arrivals *keylock.Arrivals,
+) {
+	m.Shared = s
+	m.Delivery.Settler, m.Received, m.Slot, m.Queue = &s.Settler, d, slot, queue
+	m.Original, m.ID = settle.OriginalOf(d.Message())
+	m.audit.Delivery, m.audit.Auditor = &m.Delivery, &s.Auditor
+	m.Keys.Locks, m.Keys.Arrivals = s.Locks, arrivals
+	if m.Running.Slot = slot; arrivals != nil {
+		m.Running.Observer = m
+	}
+}
+
+// Late implements [overdue.Observer]: if the call of a message is late, the messages behind take
+// keys before the message.
+func (m *Message) Late() { m.Keys.Arrivals.Overtake(m.Slot) }
+
+// Report implements [notify.Reporter].
+func (m *Message) Report(p *notify.Place, f func()) {
+	m.Keys.GiveUp(m.Slot)
+	settled := func() {
+		if m.Over() {
+			m.Slot.Settled()
+		}
+	}
+	if m.exclusive != nil {
+		settled = nil
+	}
+	m.Notifier.Report(p, settled, f)
+}
+
+// newRecovery returns a recovery of the message.
+func (m *Message) newRecovery() *recovery.Recovery {
+	return &recovery.Recovery{Failed: recovery.Failed{
+		Shared: &m.Recovery, Delivery: &m.Delivery, Reporter: m,
+		Audit: &m.audit, Exclusive: m.exclusive, MayWait: m.mayWait,
+	}}
+}
