@@ -88,7 +88,7 @@ type Late struct {
 	Limit    time.Duration // 0: none
 	Slot     *pump.Slot    // see [Call.Slot]
 
-	call *Call
+	goroutine uint64 // 0 if unknown
 }
 
 // Watch is the calls that run. The zero value has no log; use [New]. A Watch is safe for concurrent
@@ -249,7 +249,7 @@ func (w *Watch) report(ctx context.Context) {
 	}
 	found := stacksOf(goroutines)
 	for _, l := range fresh {
-		w.logLate(ctx, l, found[l.call.goroutine])
+		w.logLate(ctx, l, found[l.goroutine])
 	}
 }
 
@@ -324,7 +324,7 @@ func (w *Watch) each(f func(*Call, Late)) {
 // at returns the call as it is at now. A function counts from the first look that finds it. Called
 // with mu held.
 func (c *Call) at(now time.Duration) Late {
-	l := Late{Queue: c.queue, Message: c.message, Running: now - c.began, Slot: c.Slot, call: c}
+	l := Late{Queue: c.queue, Message: c.message, Running: now - c.began, Slot: c.Slot, goroutine: c.goroutine}
 	if c.looks == nil {
 		c.looks = &looks{}
 	}

@@ -60,6 +60,37 @@ func waits(id chan<- uint64, release <-chan struct{}) {
 	<-release
 }
 
+// observer is called when a call is late.
+type observer func()
+
+func (f observer) Late() { f() }
+
+// The line about a late call has the stack of the call, also if the call has ended, and begun again
+// for the next attempt, before the line is written.
+func TestALateCallIsLoggedWithItsStack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lines strings.Builder
+		w := New(slog.New(slog.NewTextHandler(&lines, nil)))
+		release, id, name := make(chan struct{}), make(chan uint64), "a matcher"
+		go waits(id, release)
+		defer close(release)
+		var c Call
+		c.Observer = observer(func() {
+			w.End(&c)
+			w.Begin(&c, "orders", "m-1", 1)
+		})
+		w.Begin(&c, "orders", "m-1", <-id)
+		defer w.End(&c)
+		c.EnterFunction(&name)
+		w.report(t.Context())
+		time.Sleep(Patience)
+		w.report(t.Context())
+		if !strings.Contains(lines.String(), "overdue.waits") {
+			t.Errorf("no stack in %q", lines.String())
+		}
+	})
+}
+
 func BenchmarkCall(b *testing.B) {
 	w := New(slog.New(slog.DiscardHandler))
 	name := "handler"
