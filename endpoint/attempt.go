@@ -155,5 +155,5 @@ func (e *Endpoint) dispatchAll(ctx context.Context, d *pipeline.Dispatch) error 
 
 // recoverEnd is the end of the Recover stage.
 func recoverEnd(ctx context.Context, rec *pipeline.Recover) error {
-	return attemptOf(rec.Receive).AtEndOfRecover(ctx, rec)
+	return attemptOf(rec.Receive).RecoveredBy.AtEndOfStage(ctx, rec)
 }

@@ -165,14 +165,3 @@ func (a *Attempt) awaitKeys(ctx context.Context, granted <-chan struct{}) error 
 	}
 	return context.Cause(ctx)
 }
-
-// recover has recoverability decide about the message, whose attempt failed with err.
-func (a *Attempt) recover(ctx context.Context, err error) outcome {
-	a.recoveredBy = a.newRecovery()
-	return a.recovered(ctx, a.recoveredBy.Run(ctx, a.Of, err))
-}
-
-// AtEndOfRecover is called at the end of stage Recover.
-func (a *Attempt) AtEndOfRecover(ctx context.Context, rec *pipeline.Recover) error {
-	return a.recoveredBy.AtEndOfStage(ctx, rec)
-}

@@ -104,7 +104,8 @@ func (r *road) step(ctx context.Context, a *Attempt) bool {
 // act acts on the outcome of the attempt, and reports whether another attempt follows.
 func (a *Attempt) act(ctx context.Context, out outcome) (next bool) {
 	if f, ok := out.(failed); ok {
-		out = a.recover(ctx, f.err)
+		a.RecoveredBy = a.newRecovery()
+		out = a.recovered(ctx, a.RecoveredBy.Run(ctx, a.Of, f.err))
 	}
 	if w, ok := out.(again); ok {
 		if out = a.pause(ctx, w.after); out == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,6 +34,7 @@ type delivered struct {
 	attempt  transport.Attempt
 	complete error // of Complete
 	settled  []string
+	at       time.Time // of the last settlement
 }
 
 func (d *delivered) Message() *transport.Message { return &transport.Message{ID: d.id} }
@@ -51,7 +53,7 @@ func (d *delivered) CompleteWith(_ context.Context, ops []transport.Operation) e
 }
 
 func (d *delivered) settle(verb string, err error) error {
-	d.settled = append(d.settled, verb)
+	d.settled, d.at = append(d.settled, verb), time.Now()
 	return err
 }
 
@@ -76,13 +78,12 @@ type stage func(ctx context.Context, a *Attempt) error
 // room is a loop with its messages.
 type room struct {
 	*Shared
-	stage    stage
-	attempts int // made
+	attempts atomic.Int64 // made
 }
 
 // newRoom returns a room on a transport that counts releases, and has delays.
 func newRoom(run stage) *room {
-	r, log := &room{stage: run, Shared: new(Shared)}, slog.New(slog.DiscardHandler)
+	r, log := &room{Shared: new(Shared)}, slog.New(slog.DiscardHandler)
 	r.Settler = settle.Settler{
 		Log: log, Failures: failurelog.New(10, 1000), OnError: func() {},
 		Deadlines: settle.Deadlines{Parent: context.Background()},
@@ -94,29 +95,43 @@ func newRoom(run stage) *room {
 	s.Names, s.Notifier, s.Calls, s.Limits = new(names.Queues), r.Notifier, r.Calls, r.Limits
 	s.ReceivesFrom, s.Accepting = func(string) bool { return false }, func() string { return "" }
 	s.StoresOthers = func(context.Context) bool { return false }
+	s.Stage = func(ctx context.Context, rec *pipeline.Recover) error {
+		return attemptOf(rec.Receive).RecoveredBy.AtEndOfStage(ctx, rec)
+	}
+	r.ReceiveStage = func(ctx context.Context, in *pipeline.Receive) error { return run(ctx, attemptOf(in)) }
+	r.DispatchStage = func(ctx context.Context, d *pipeline.Dispatch) error {
+		return attemptOf(d.Incoming).Finish(ctx, d.Operations)
+	}
 	return r
 }
 
-// made makes the attempts at a message. The stages find their attempt here.
+// made makes the attempts at a message.
 type made struct {
 	Message
-	of   *room
-	last *Attempt
+	of *room
 }
 
 func (m *made) NewAttempt() *Attempt {
-	m.of.attempts++
+	m.of.attempts.Add(1)
 	a := &Attempt{Message: &m.Message, Unit: &work.Unit{ID: m.ID}}
-	a.Of, a.Receive, m.last = part{a}, pipeline.NewReceive(m.Original, nil), a
+	a.Of, a.Receive = part{a}, pipeline.NewReceive(m.Original, &sender{of: a})
 	return a
 }
 
+// sender leads from the value of a stage to the attempt.
+type sender struct {
+	pipeline.Sender
+	of *Attempt
+}
+
+func attemptOf(r *pipeline.Receive) *Attempt { return r.Sender().(*sender).of }
+
 // part is the endpoint's part of an attempt.
-type part struct{ *Attempt }
+type part struct{ of *Attempt }
 
 func (part) Origin() fault.Frame                             { return fault.Frame{} }
-func (part) NewSession() (pipeline.Sender, *work.Unit)       { return nil, new(work.Unit) }
-func (p part) Recovering(s pipeline.Sender) pipeline.Receive { return p.Receive.Recovering(s) }
+func (p part) NewSession() (pipeline.Sender, *work.Unit)     { return &sender{of: p.of}, new(work.Unit) }
+func (p part) Recovering(s pipeline.Sender) pipeline.Receive { return p.of.Receive.Recovering(s) }
 
 // errorsOf makes errors of no type of their own.
 type errorsOf struct{}
@@ -141,14 +156,11 @@ func (r *room) process(stop context.Context, deliveries ...*delivered) {
 	handle := func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
 		m := &made{of: r}
 		m.Attempts = m
-		r.ReceiveStage = func(ctx context.Context, _ *pipeline.Receive) error { return r.stage(ctx, m.last) }
-		r.DispatchStage = func(ctx context.Context, d *pipeline.Dispatch) error { return m.last.Finish(ctx, d.Operations) }
-		r.Recovery.Stage = func(ctx context.Context, rec *pipeline.Recover) error { return m.last.AtEndOfRecover(ctx, rec) }
 		m.Begin(r.Shared, d, slot, "orders", arrivals)
 		loop.Process(ctx, &m.Message)
 	}
 	pump.New(pump.Config{
-		Receiver: from, Limits: r.Limits, Queue: "orders", Concurrency: 1, Handle: handle, StopTimeout: time.Second,
+		Receiver: from, Limits: r.Limits, Queue: "orders", Concurrency: 2, Handle: handle, StopTimeout: time.Second,
 	}).Run(stop)
 }
 
@@ -159,7 +171,7 @@ func TestAnOutcomeSettlesTheMessage(t *testing.T) {
 		set      func(*room)
 		complete error // of the delivery
 		want     []string
-		attempts int
+		attempts int64
 	}{
 		"success": {
 			stage: func(context.Context, *Attempt) error { return nil },
@@ -183,6 +195,21 @@ func TestAnOutcomeSettlesTheMessage(t *testing.T) {
 				return nil
 			},
 			want: []string{"retry"}, attempts: 1,
+		},
+		"inline retries": {
+			set: retriesInline(time.Second),
+			stage: func(_ context.Context, a *Attempt) error {
+				if a.Inline < 2 {
+					return errUser
+				}
+				return nil
+			},
+			want: []string{"complete"}, attempts: 3,
+		},
+		"a stop during the wait for an inline retry": {
+			set:   retriesInline(time.Hour),
+			stage: func(context.Context, *Attempt) error { return errUser },
+			want:  []string{"release"}, attempts: 1,
 		},
 		"conflicts": {
 			stage: func(context.Context, *Attempt) error { return transport.ErrConflict },
@@ -240,11 +267,20 @@ func TestAnOutcomeSettlesTheMessage(t *testing.T) {
 				stop, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				r.process(stop, d)
-				if diff := cmp.Diff(test.want, d.settled); diff != "" || r.attempts != test.attempts {
-					t.Errorf("%d attempts, want %d, settled (-want +got):\n%s", r.attempts, test.attempts, diff)
+				if diff := cmp.Diff(test.want, d.settled); diff != "" || r.attempts.Load() != test.attempts {
+					t.Errorf("%d attempts, want %d, settled (-want +got):\n%s", r.attempts.Load(), test.attempts, diff)
 				}
 			})
 		})
+	}
+}
+
+// retriesInline sets a policy that retries inline, after a pause.
+func retriesInline(pause time.Duration) func(*room) {
+	return func(r *room) {
+		r.Settler.Config.Policy = func(recoverability.Failure) recoverability.Action {
+			return recoverability.RetryInline{For: pause}
+		}
 	}
 }
 
@@ -254,4 +290,33 @@ func settledFirst(a *Attempt) error {
 		return errors.New("the message was not completed before the handlers")
 	}
 	return nil
+}
+
+// A message that waits for a key is released at the stop of the endpoint, and no handler receives
+// the message.
+func TestAStopEndsTheWaitForAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var handled atomic.Int64
+		r := newRoom(func(ctx context.Context, a *Attempt) error {
+			if err := a.TakeKeys(ctx, []keylock.Key{{Name: "customer"}}); err != nil {
+				return err
+			}
+			handled.Add(1)
+			<-ctx.Done()
+			return nil
+		})
+		r.Locks, r.HasKeys = new(keylock.Locks), func(string) bool { return true }
+		first, second := &delivered{id: "m-1", attempt: transport.Attempt{N: 1}}, &delivered{id: "m-2", attempt: transport.Attempt{N: 1}}
+		began := time.Now()
+		stop, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		r.process(stop, first, second)
+		got := [][]string{first.settled, second.settled}
+		if diff := cmp.Diff([][]string{{"complete"}, {"release"}}, got); diff != "" || handled.Load() != 1 {
+			t.Errorf("%d messages handled, settled (-want +got):\n%s", handled.Load(), diff)
+		}
+		if after := second.at.Sub(began); after != time.Minute {
+			t.Errorf("the second message was released after %v, want 1m0s", after)
+		}
+	})
 }

@@ -49,19 +49,19 @@ type Attempts interface {
 	NewAttempt() *Attempt
 }
 
-// Attempt is an attempt at a message: received, decoded, handled and settled. The exported fields
+// Attempt is an attempt at a message: received, decoded, handled and settled. Of, Unit and Receive
 // are set before the attempt begins.
 type Attempt struct {
 	*Message
 
-	Of       recovery.Attempt // the endpoint's part of the attempt
-	Unit     *work.Unit       // of the handlers
-	Limit    typelimit.Place
-	Receive  pipeline.Receive
-	Dispatch pipeline.Dispatch
+	Of          recovery.Attempt // the endpoint's part of the attempt
+	Unit        *work.Unit       // of the handlers
+	Receive     pipeline.Receive
+	Dispatch    pipeline.Dispatch
+	Limit       typelimit.Place
+	RecoveredBy *recovery.Recovery // nil unless the attempt has failed
 
-	recoveredBy *recovery.Recovery // from the failure; nil before
-	audited     audit.Copied       // set if there are audit copies
+	audited audit.Copied // set if there are audit copies
 }
 
 // maxConflicts bounds the attempts at a delivery whose transaction lost a conflict.
