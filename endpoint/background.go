@@ -11,15 +11,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/goroutines"
 )
 
-// background starts the functions of Config.Background. The result ends their context and returns
-// when they have.
-func (l *live) background(ctx context.Context) (stop func()) {
+// startBackground starts the functions of Config.Background. stop ends the context of the functions,
+// and returns when the functions have returned.
+func startBackground(ctx context.Context, l *launch) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	for i, f := range l.e.cfg.Background {
 		wg.Go(func() {
-			defer l.awaited(ctx, fmt.Sprintf("function %d of Config.Background", i+1))()
-			l.inBackground(ctx, f)
+			defer awaited(ctx, l.Calls, fmt.Sprintf("function %d of Config.Background", i+1))()
+			callInBackground(ctx, l.e, f)
 		})
 	}
 	return func() {
@@ -28,32 +28,43 @@ func (l *live) background(ctx context.Context) (stop func()) {
 	}
 }
 
-// awaited has the watch count the call that begins now, from the end of ctx on: then Run waits for
-// the call. The caller calls returned at the end of the call.
-func (l *live) awaited(ctx context.Context, name string) (returned func()) {
+// awaited has the watch count a call that begins now. The watch counts from the end of ctx on, when
+// Run waits for the call. The caller calls returned at the end of the call.
+func awaited(ctx context.Context, calls *overdue.Watch, name string) (returned func()) {
 	var call overdue.Call
 	call.EnterFunction(&name)
 	goroutine := goroutines.ID()
 	begun := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(begun)
-		l.Calls.Begin(&call, "", "", goroutine)
+		calls.Begin(&call, "", "", goroutine)
 	})
 	return func() {
 		if !stop() {
 			<-begun
-			l.Calls.End(&call)
+			calls.End(&call)
 		}
 	}
 }
 
-// inBackground calls one function, which may panic.
-func (l *live) inBackground(ctx context.Context, f func(context.Context, *Endpoint)) {
+// callInBackground calls a function of Config.Background. If the function panics, the panic is logged.
+func callInBackground(ctx context.Context, e *Endpoint, f func(context.Context, *Endpoint)) {
 	defer func() {
 		if v := recover(); v != nil {
-			l.e.cfg.Logger.ErrorContext(ctx, "a function of Config.Background panicked and is not called again",
+			e.cfg.Logger.ErrorContext(ctx, "a function of Config.Background panicked and is not called again",
 				slog.String("panic", panics.Text(v)))
 		}
 	}()
-	f(ctx, l.e)
+	f(ctx, e)
+}
+
+// watchCalls logs calls that are late until the result is called.
+func watchCalls(ctx context.Context, calls *overdue.Watch) (end func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() { calls.Run(ctx) })
+	return func() {
+		cancel()
+		running.Wait()
+	}
 }

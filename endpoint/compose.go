@@ -3,17 +3,75 @@ package endpoint
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
 	"github.com/holdfast-go/holdfast/endpoint/internal/process"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/serialization"
 )
 
-// composeProcess gives the loop its parts.
-func (l *live) composeProcess() {
+// New returns an endpoint. It does no I/O. The error lists all mistakes in cfg.
+func New(cfg Config) (*Endpoint, error) {
+	err := cfg.validate()
+	types, terr := newRegistry(cfg.Name, cfg.Messages, cfg.Routes, cfg.Handlers)
+	terr = errors.Join(terr, types.rules(cfg.Recoverability.Rules))
+	cfg = cfg.withDefaults()
+	e := &Endpoint{
+		cfg: cfg, types: types,
+		sender: sender{
+			name: cfg.Name, instanceQueue: cfg.instanceQueue(), sendOnly: cfg.SendOnly,
+			catalog: &types.catalog, serializers: cfg.Serializers,
+		},
+		recoverability: cfg.Recoverability.WithDefaults(),
+		bounded:        cfg.bounded(),
+		ready:          make(chan struct{}), ended: make(chan struct{}),
+	}
+	memory := e.recoverability.Memory
+	e.failures = failurelog.New(max(memory.Messages, 8*cfg.Concurrency), memory.Bytes)
+	e.host = cfg.Host.in(cfg.Name)
+	if err := errors.Join(err, terr, e.catalog.checkBodies(e.serializers), compose(e)); err != nil {
+		return nil, fmt.Errorf("endpoint %q: invalid configuration: %w", cfg.Name, err)
+	}
+	return e, nil
+}
+
+// compose builds the stages, once.
+func compose(e *Endpoint) error {
+	p := &e.cfg.Pipeline
+	var errs []error
+	e.receive = stage(e, &errs, "Receive", &p.Receive, decode)
+	e.logical = stage(e, &errs, "Logical", &p.Logical, invokeAll)
+	e.invoke = stage(e, &errs, "Invoke", &p.Invoke, invokeOne)
+	e.outgoing = stage(e, &errs, "Outgoing", &p.Outgoing, e.encode)
+	e.dispatch = stage(e, &errs, "Dispatch", &p.Dispatch, dispatchEnd(e.dispatchNow))
+	e.recover = stage(e, &errs, "Recover", &p.Recover, recoverEnd)
+	e.relayed = stage(e, &errs, "Relay", &p.Relay, e.relay)
+	e.watchesDispatch, e.watchesRelay = len(p.Dispatch.Names()) > 0, len(p.Relay.Names()) > 0
+	// A serializer may keep the body in the values that it returns. JSON copies it.
+	keeps := func(s serialization.Serializer) bool { return s != serialization.JSON }
+	e.copies = e.copies || slices.ContainsFunc(e.serializers, keeps)
+	return errors.Join(errs...)
+}
+
+func stage[T any](
+	e *Endpoint, errs *[]error, name string, s *pipeline.Stage[T], end pipeline.Func[T],
+) pipeline.Func[T] {
+	f, err := s.Then(end)
+	if err != nil {
+		*errs = append(*errs, fmt.Errorf("stage %s: %w", name, err))
+	}
+	e.copies = e.copies || len(s.Names()) > 0
+	return f
+}
+
+// composeProcess sets the parts of the loop.
+func composeProcess(l *launch) {
 	l.CompletesFirst, l.Errors = l.e.cfg.Transactions == None, faults{}
 	l.TypeOf, l.HasKeys = l.e.types.nameOf, l.e.types.haveKeys
 	l.ReceiveStage, l.DispatchStage = l.e.receive, l.e.dispatch
@@ -23,8 +81,8 @@ func (l *live) composeProcess() {
 	l.loop = process.New(&l.Shared)
 }
 
-// composeRecovery gives the recoveries of the endpoint their parts.
-func (l *live) composeRecovery() {
+// composeRecovery sets the parts of recoveries.
+func composeRecovery(l *launch) {
 	s, quarantined := &l.Recovery, l.names.Of(l.e.cfg.Name+quarantineSuffix)
 	s.Host, s.Names, s.Notifier, s.Calls = l.e.host, &l.names, l.Notifier, l.Calls
 	s.Limits, s.Stopping, s.Stage = l.Limits, l.stopping, l.e.recover

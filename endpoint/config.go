@@ -3,16 +3,20 @@ package endpoint
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"reflect"
 	"runtime"
 	"slices"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/internal/safelog"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
+	"github.com/holdfast-go/holdfast/resilience"
 	"github.com/holdfast-go/holdfast/serialization"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -212,7 +216,232 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-func machineName() string {
-	name, _ := os.Hostname() // "" after an error
-	return cmp.Or(name, "unknown")
+// outboxSuffix is appended to the endpoint's name for the name of its outbox.
+const outboxSuffix = ".outbox"
+
+// inboxSuffix is appended to the endpoint's name for the name of its inbox.
+const inboxSuffix = ".handled"
+
+const quarantineSuffix = ".quarantine"
+
+// validate returns all mistakes in c as the user wrote it.
+func (c Config) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	switch {
+	case c.Name == "":
+		bad("Name is empty")
+	case !queueName(c.Name):
+		bad("Name %q has a character that no queue may have (@, a control character, or invalid UTF-8)", c.Name)
+	}
+	if c.Transport == nil {
+		bad("Transport is nil")
+	}
+	c.validateQueues(func(queue string) string { return queue }, bad)
+	for _, queue := range append(c.Recoverability.ErrorQueues(), c.AuditQueue) {
+		if !isText(queue) {
+			bad("the error or audit queue %q %s", queue, notText)
+		}
+	}
+	if c.AuditExpireAfter < 0 {
+		bad("AuditExpireAfter is negative: %v", c.AuditExpireAfter)
+	}
+	switch {
+	case c.AuditQueue == "" && c.AuditExpireAfter > 0:
+		bad("AuditExpireAfter is set, but AuditQueue is not: there are no copies to expire")
+	case c.AuditQueue != "" && c.SendOnly:
+		bad("AuditQueue is set, but the endpoint is SendOnly: it processes no messages")
+	}
+	if c.Concurrency < 0 || c.Concurrency > maxConcurrency {
+		bad("Concurrency is %d: it must be from 1 to %d, or 0 for the default", c.Concurrency, maxConcurrency)
+	}
+	if c.MaxBufferedBytes < 0 {
+		bad("MaxBufferedBytes is negative: %d; 0 is the default of %d", c.MaxBufferedBytes, pump.DefaultBudget)
+	}
+	switch {
+	case c.InstanceQueue && c.SendOnly:
+		bad("InstanceQueue is set, but the endpoint is SendOnly: it has no queues")
+	case c.InstanceQueue && c.Instance == "":
+		bad("InstanceQueue is set: it needs an Instance that is the same after a restart")
+	case c.InstanceQueue && !queueName(c.Instance):
+		bad("Instance %q has a character that no queue may have (@, a control character, or invalid UTF-8)", c.Instance)
+	}
+	c.Host.validate(bad)
+	c.validateFunctions(bad)
+	if c.SendOnly && len(c.Handlers) > 0 {
+		bad("SendOnly is set, but there are handlers: they would never run")
+	}
+	if c.HandlerTimeout < 0 {
+		bad("HandlerTimeout is negative: %v", c.HandlerTimeout)
+	}
+	if c.StopTimeout < None {
+		bad("StopTimeout is negative: %v; use None for no limit", c.StopTimeout)
+	}
+	if c.Transactions < None || c.Transactions > SendsAtomicWithReceive {
+		bad("Transactions is %v: there is no such mode", c.Transactions)
+	}
+	c.validateOutbox(bad)
+	c.validateRecords(bad)
+	c.validateRaised(bad)
+	c.validateRetries(bad)
+	serializers(c.Serializers).validate(bad)
+	return errors.Join(append(errs, c.Recoverability.Validate())...)
+}
+
+// validateQueues reports queues that are both received from and an error or audit queue. of returns
+// the one name of a queue.
+func (c Config) validateQueues(of func(queue string) string, bad func(format string, args ...any)) {
+	var errorQueues []string
+	for _, queue := range c.Recoverability.ErrorQueues() {
+		errorQueues = append(errorQueues, of(queue))
+	}
+	own, audit := of(c.Name), of(c.AuditQueue)
+	if own != "" && slices.Contains(errorQueues, own) {
+		bad("Name and an error queue of Recoverability are both %q: what fails would come back at once", own)
+	}
+	instance := of(c.instanceQueue())
+	if instance != "" && slices.Contains(errorQueues, instance) {
+		bad("the queue of the instance and an error queue of Recoverability are both %q: what fails would come back at once", instance)
+	}
+	quarantine := of(c.Name + quarantineSuffix)
+	if slices.Contains(errorQueues, quarantine) || audit == quarantine {
+		bad("%q is the endpoint's quarantine and cannot be an error queue or its audit queue too", quarantine)
+	}
+	switch {
+	case audit == "":
+	case audit == own:
+		bad("Name and AuditQueue are both %q: every message would come back at once", own)
+	case audit == instance:
+		bad("the queue of the instance and AuditQueue are both %q: every message would come back at once", audit)
+	case slices.Contains(errorQueues, audit):
+		bad("AuditQueue and an error queue of Recoverability are both %q", audit)
+	}
+}
+
+func (c Config) validateOutbox(bad func(format string, args ...any)) {
+	switch atomic := c.Transactions == SendsAtomicWithReceive; {
+	case c.Outbox != nil && atomic:
+		bad("Outbox is set, but Transactions is %v, which commits in the transport's own database: leave Outbox out, or use %v",
+			c.Transactions, ReceiveOnly)
+	case c.Outbox != nil && c.Transactions == None:
+		bad("Outbox is set, but Transactions is None, which completes messages before they are handled: use %v", ReceiveOnly)
+	case c.Remember != 0 && c.Outbox == nil && !atomic:
+		bad("Remember is set, but there is no database for the ids: set Outbox, or Transactions to %v", SendsAtomicWithReceive)
+	case c.OutboxRefusedFor < None:
+		bad("OutboxRefusedFor is negative: %v; use None to move messages at their third refusal", c.OutboxRefusedFor)
+	case c.OutboxRefusedFor != 0 && c.Outbox == nil:
+		bad("OutboxRefusedFor is set, but there is no Outbox")
+	case c.Remember < None:
+		bad("Remember is negative: %v; use None to keep no ids", c.Remember)
+	case c.Remember > 0 && c.Remember < minRemember:
+		bad("Remember is %v: it must be at least %v, as delayed retries may begin until then", c.Remember, minRemember)
+	}
+}
+
+// validateRecords reports mistakes in the declarations of handlers with records.
+func (c Config) validateRecords(bad func(format string, args ...any)) {
+	owners := map[string]any{}
+	type handled struct {
+		kind   string
+		goType reflect.Type
+	}
+	seen := map[handled]bool{}
+	for i := range c.Handlers {
+		h := &c.Handlers[i]
+		if h.state == nil || h.invoke == nil {
+			continue
+		}
+		if err := h.state.Validate(); err != nil {
+			bad("handler %s, with state %q: %w", h.name, h.state.Kind, err)
+			continue
+		}
+		switch owner, known := owners[h.state.Kind]; {
+		case !known:
+			owners[h.state.Kind] = h.state.Owner
+		case owner != h.state.Owner:
+			bad("handler %s: two parts of the program keep state under the name %q: give each a name of its own", h.name, h.state.Kind)
+		case seen[handled{h.state.Kind, h.goType}]:
+			bad("handler %s: two handlers of %v keep state under the name %q: add each once", h.name, h.goType, h.state.Kind)
+		}
+		seen[handled{h.state.Kind, h.goType}] = true
+	}
+	if len(owners) > 0 && c.Outbox == nil && c.Transactions != SendsAtomicWithReceive {
+		bad("there are handlers with state, which is stored in one commit with the messages that they send: set Outbox, "+
+			"or Transactions to %v", SendsAtomicWithReceive)
+	}
+}
+
+func (c Config) validateRaised(bad func(format string, args ...any)) {
+	for i, r := range c.Raised {
+		switch {
+		case r.err != nil:
+			bad("%w", r.err)
+		case r.call == nil:
+			bad("Raised: function %d is a zero Raised: use OnRaised", i+1)
+		}
+	}
+}
+
+func (c Config) validateFunctions(bad func(format string, args ...any)) {
+	for i, f := range c.Notify {
+		if f == nil {
+			bad("Notify[%d] is nil", i)
+		}
+	}
+	for i, f := range c.Background {
+		if f == nil {
+			bad("Background[%d] is nil", i)
+		}
+	}
+}
+
+// validateRetries reports policies that the other fields do not allow.
+func (c Config) validateRetries(bad func(format string, args ...any)) {
+	uses := c.Recoverability.Rules
+	for i := range uses {
+		switch use := uses[i].Retry; {
+		case use.Mode == 0, use.Policy.Retry == resilience.Retry{}: // a time limit alone
+		case c.Transactions == None:
+			bad("recoverability: rule %d: policy %.200q has retries, but Transactions is None, which has none: use %v", i+1, use.Policy.Name, ReceiveOnly)
+		case use.Mode == resilience.DeferredMode:
+			c.validateRemember(use.Policy, bad)
+		}
+	}
+	for _, p := range c.Recoverability.Policies.All() {
+		if c.Transactions == None && p.Retry != (resilience.Retry{}) {
+			bad("recoverability: policy %.200q of Policies has retries, but Transactions is None, which has none: use %v", p.Name, ReceiveOnly)
+		}
+		c.validateRemember(p, bad)
+	}
+}
+
+// validateRemember reports a policy whose retries may begin when the ids of the message are
+// forgotten.
+func (c Config) validateRemember(p resilience.Policy, bad func(format string, args ...any)) {
+	remember := c.Remember
+	if c.Outbox != nil && remember == 0 {
+		remember = defaultRemember
+	}
+	if total := recoverability.TotalDelay(p); remember > 0 && total > remember {
+		bad("recoverability: the delays of policy %.200q add up to %v, but Remember is %v: duplicates that arrive later are not "+
+			"recognized: raise Remember", p.Name, total, remember)
+	}
+}
+
+// bounded reports whether a message may have a policy or a time limit of its own.
+func (c Config) bounded() bool {
+	if len(c.Recoverability.Policies.Names()) > 0 {
+		return true
+	}
+	for i := range c.Recoverability.Rules {
+		if c.Recoverability.Rules[i].Retry.Mode != 0 {
+			return true
+		}
+	}
+	for _, m := range c.Messages {
+		if m.timeout > 0 {
+			return true
+		}
+	}
+	return false
 }

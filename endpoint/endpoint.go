@@ -5,18 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
 	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/internal/safelog"
 	"github.com/holdfast-go/holdfast/internal/stateful"
+	"github.com/holdfast-go/holdfast/internal/timer"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/resilience"
-	"github.com/holdfast-go/holdfast/serialization"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -24,6 +24,8 @@ import (
 type Endpoint struct {
 	sender
 
+	cfg            Config
+	types          *registry
 	recoverability recoverability.Config
 	failures       *failurelog.Log
 	warnings       stateful.Warnings
@@ -48,55 +50,6 @@ type Endpoint struct {
 }
 
 var _ pipeline.Sender = (*Endpoint)(nil)
-
-// New returns an endpoint. It does no I/O. The error lists all mistakes in cfg.
-func New(cfg Config) (*Endpoint, error) {
-	err := cfg.validate()
-	types, terr := newRegistry(cfg)
-	cfg = cfg.withDefaults()
-	e := &Endpoint{
-		sender:         sender{cfg: cfg, types: types, serializers: cfg.Serializers},
-		recoverability: cfg.Recoverability.WithDefaults(),
-		bounded:        cfg.bounded(),
-		ready:          make(chan struct{}), ended: make(chan struct{}),
-	}
-	memory := e.recoverability.Memory
-	e.failures = failurelog.New(max(memory.Messages, 8*cfg.Concurrency), memory.Bytes)
-	e.host = cfg.Host.in(cfg.Name)
-	if err := errors.Join(err, terr, e.checkBodies(), e.compose()); err != nil {
-		return nil, fmt.Errorf("endpoint %q: invalid configuration: %w", cfg.Name, err)
-	}
-	return e, nil
-}
-
-// compose builds the stages, once.
-func (e *Endpoint) compose() error {
-	p := &e.cfg.Pipeline
-	var errs []error
-	e.receive = stage(e, &errs, "Receive", &p.Receive, decode)
-	e.logical = stage(e, &errs, "Logical", &p.Logical, invokeAll)
-	e.invoke = stage(e, &errs, "Invoke", &p.Invoke, invokeOne)
-	e.outgoing = stage(e, &errs, "Outgoing", &p.Outgoing, e.encode)
-	e.dispatch = stage(e, &errs, "Dispatch", &p.Dispatch, e.dispatchAll)
-	e.recover = stage(e, &errs, "Recover", &p.Recover, recoverEnd)
-	e.relayed = stage(e, &errs, "Relay", &p.Relay, e.relayAll)
-	e.watchesDispatch, e.watchesRelay = len(p.Dispatch.Names()) > 0, len(p.Relay.Names()) > 0
-	// A serializer may keep the body in the values that it returns. JSON copies it.
-	keeps := func(s serialization.Serializer) bool { return s != serialization.JSON }
-	e.copies = e.copies || slices.ContainsFunc(e.serializers, keeps)
-	return errors.Join(errs...)
-}
-
-func stage[T any](
-	e *Endpoint, errs *[]error, name string, s *pipeline.Stage[T], end pipeline.Func[T],
-) pipeline.Func[T] {
-	f, err := s.Then(end)
-	if err != nil {
-		*errs = append(*errs, fmt.Errorf("stage %s: %w", name, err))
-	}
-	e.copies = e.copies || len(s.Names()) > 0
-	return f
-}
 
 // WaitReady waits until the endpoint can send and receives, and returns nil while it runs. It
 // returns the error of Run where that has failed, [ErrNotRunning] where it has returned nil, and
@@ -155,36 +108,6 @@ func (e *Endpoint) Cancel(ctx context.Context, r transport.Receipt) error {
 	return c.Cancel(ctx, r.Cancel)
 }
 
-// RunAll runs endpoints side by side until ctx ends, each with its own transport and retries. Their
-// transports may share connections, as those on one PostgreSQL do. An endpoint that fails does not
-// stop the others: its error is logged at once. RunAll returns all errors, joined.
-//
-// Endpoints with one name on one transport receive from one queue, so they must have the same
-// handlers. Otherwise an endpoint would receive messages that it does not handle, and RunAll fails
-// before any endpoint runs.
-func RunAll(ctx context.Context, endpoints ...*Endpoint) error {
-	if err := checkNames(endpoints); err != nil {
-		for _, e := range endpoints {
-			e.refuse(err)
-		}
-		return err
-	}
-	errs := make([]error, len(endpoints))
-	var wg sync.WaitGroup
-	warnOfHosts(ctx, endpoints)
-	group, shared := pump.NewGroup(), new(transport.Shared)
-	for i, e := range endpoints {
-		wg.Go(func() {
-			if errs[i] = e.run(ctx, group, shared); errs[i] != nil {
-				e.cfg.Logger.ErrorContext(ctx, "an endpoint has ended, others may run on",
-					slog.String("endpoint", e.cfg.Name), slog.Any("error", errs[i]))
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
-}
-
 // Handles reports whether the endpoint has a handler for m, a value of a registered message, or for
 // a base type of m.
 func (e *Endpoint) Handles(m any) bool {
@@ -196,4 +119,146 @@ func (e *Endpoint) Handles(m any) bool {
 // of its rules, with defaults for its zero fields. It reports false if there is none.
 func (e *Endpoint) Policy(name string) (resilience.Policy, bool) {
 	return e.recoverability.NamedPolicy(name)
+}
+
+// CancelTimer removes the timer with that name that waits, at once or with [In] a transaction; none
+// is no error. A timer that is due may be on its way, and is handled. Other options have no effect.
+func (e *Endpoint) CancelTimer(ctx context.Context, name string, opts ...TxOption) error {
+	live := e.live.Load()
+	if live == nil {
+		return ErrNotRunning
+	}
+	var out pipeline.Outgoing
+	for _, opt := range opts {
+		opt.ApplySend(&out)
+	}
+	full := timer.Name{Name: name}
+	err := full.Validate()
+	switch {
+	case err != nil:
+	case live.Timers == nil:
+		err = live.whyNoTimers()
+	case out.Tx == noTx{}:
+		err = errNilTx
+	case out.Tx != nil && !live.Timers.Joins:
+		err = errNoTx
+	default:
+		err = live.Timers.Dispatch(ctx, out.Tx, live.Timers.Cancels([]string{full.Text()}))
+	}
+	if err != nil {
+		return fmt.Errorf("cancel timer: %w", err)
+	}
+	return nil
+}
+
+// Host returns the host of the endpoint, with defaults. Its ID has 32 hexadecimal digits.
+func (e *Endpoint) Host() Host { return Host{ID: e.host.HostID, Name: e.host.DisplayName} }
+
+// Health returns the state of the endpoint.
+func (e *Endpoint) Health() Health {
+	h := Health{Endpoint: e.cfg.Name, Live: !e.over()}
+	live := e.live.Load()
+	switch {
+	case !h.Live:
+		h.bad("Run has returned")
+	case !e.started.Load():
+		h.bad("Run has not been called")
+	case live == nil:
+		h.bad("Run is starting")
+	default:
+		live.addTo(&h, e.warnings.All())
+	}
+	if since, lost, stalled := safelog.Stalled(e.cfg.Logger); stalled {
+		h.Warnings = append(h.Warnings, fmt.Sprintf("the log takes no lines since %s, and %d are lost: what reads it has stopped",
+			since.UTC().Format(time.RFC3339), lost))
+	}
+	h.Ready = len(h.Reasons) == 0
+	return h
+}
+
+// Pause stops receiving from all queues of the endpoint, or from those named, and returns when
+// every received message is settled or released. Handlers may finish; after StopTimeout their
+// context is cancelled, as at the end of Run. Messages that no handler has begun return to the
+// queue. Where a release counts as an attempt, they are begun in the first half of StopTimeout
+// instead. Messages that arrive meanwhile wait at the broker until [Endpoint.Resume]. Pausing a
+// paused queue does nothing.
+//
+// A paused endpoint can send. It is not ready: [Endpoint.Health] gives the reason. Other instances,
+// and the queues of the driver itself, are not paused.
+//
+// When ctx ends first, Pause returns and the pause continues. A handler that calls Pause must use a
+// ctx that ends, or a goroutine: otherwise it waits for itself. Pause returns [ErrNotRunning]
+// before Run is ready and after Run's context has ended.
+func (e *Endpoint) Pause(ctx context.Context, queues ...string) error {
+	return e.control(queues, func(s source) error { return s.Pause(ctx) })
+}
+
+// Resume receives again from all queues of the endpoint, or from those named, with the concurrency
+// set last. It returns when receiving has begun; where the broker refuses, the queue stays paused.
+// Resuming a queue that is not paused does nothing. Resume returns [ErrNotRunning] as
+// [Endpoint.Pause] does.
+func (e *Endpoint) Resume(ctx context.Context, queues ...string) error {
+	return e.control(queues, func(s source) error { return s.Resume(ctx) })
+}
+
+// SetConcurrency changes how many messages are handled at once, of each queue of the endpoint; n is
+// from 1 to 65,536. More messages start at once; a lower number takes effect as handlers finish.
+// SetConcurrency returns [ErrNotRunning] before Run is ready. It does not change
+// [Config].Concurrency.
+func (e *Endpoint) SetConcurrency(n int) error {
+	if n < 1 || n > maxConcurrency {
+		return fmt.Errorf("set concurrency to %d: it must be from 1 to %d", n, maxConcurrency)
+	}
+	return e.control(nil, func(s source) error { s.SetConcurrency(n); return nil })
+}
+
+// control calls act for the sources of queues, or for all, side by side.
+func (e *Endpoint) control(queues []string, act func(source) error) error {
+	live := e.live.Load()
+	if live == nil {
+		return ErrNotRunning
+	}
+	sources, err := live.named(queues)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(sources))
+	var all sync.WaitGroup
+	for i, s := range sources {
+		all.Go(func() { errs[i] = act(s) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); !errors.Is(err, pump.ErrEnded) {
+		return err
+	}
+	return ErrNotRunning
+}
+
+// Database returns the database of the handlers' records, for packages of this module such as
+// schedule. It fails while the endpoint is not running; the result has the name, the log and the
+// warnings of the endpoint nevertheless.
+func (e *Endpoint) Database() (stateful.Database, error) {
+	db, err := e.database()
+	db.Endpoint, db.Log, db.Warnings = e.cfg.Name, e.cfg.Logger, &e.warnings
+	return db, err
+}
+
+func (e *Endpoint) database() (stateful.Database, error) {
+	live := e.live.Load()
+	if live == nil {
+		return stateful.Database{}, ErrNotRunning
+	}
+	conn, redelivery := live.conn, max(live.Limits.Lease, live.Limits.MaxHold)
+	if live.Outbox != nil {
+		conn = live.Outbox.Conn
+		redelivery += conn.Limits().Lease // of a row that a relay has received
+	}
+	db, err := stateful.DatabaseOn(conn)
+	db.Inbox, db.Redelivery = live.Inbox != nil, redelivery
+	return db, err
+}
+
+// rememberRecords is how long ended records are kept.
+func (e *Endpoint) rememberRecords() time.Duration {
+	return max(0, cmp.Or(e.cfg.Remember, defaultRemember))
 }

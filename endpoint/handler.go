@@ -3,13 +3,13 @@ package endpoint
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
-	"runtime"
 	"slices"
-	"strings"
+	"unicode/utf8"
 
-	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/stateful"
+	"github.com/holdfast-go/holdfast/recoverability"
 )
 
 // Handler handles the messages of a type and of its derived types, or of all types that implement
@@ -114,26 +114,29 @@ func (h Handler) Stateful(d stateful.Declaration) Handler {
 // isFunc records fn as the user's function.
 func (h *Handler) isFunc(fn any) {
 	h.pc = reflect.ValueOf(fn).Pointer()
-	h.name = shortName(h.frame().Func)
+	h.name = shortName(frameOf(h.pc).Func)
 }
 
-// handledType returns the struct or interface of a handler of t. A pointer to an interface is
-// returned unchanged: no type implements it.
-func handledType(t reflect.Type) reflect.Type {
-	if s := structType(t); s.Kind() != reflect.Interface {
-		return s
+// checkKey returns why the key that a function of the user's has returned is none.
+func checkKey(key string) error {
+	switch {
+	case key == "":
+		return recoverability.Unrecoverable(errors.New("the key of the message is empty"))
+	case len(key) > maxKey:
+		return recoverability.Unrecoverable(fmt.Errorf("the key of the message has %d bytes: it must have at most %d", len(key), maxKey))
+	case !utf8.ValidString(key):
+		return recoverability.Unrecoverable(fmt.Errorf("the key of the message, %q, is no valid UTF-8", key))
 	}
-	return t
+	return nil
 }
 
-// frame returns the user's function. The method of a value has no place in its source, because the
-// compiler makes the function.
-func (h *Handler) frame() fault.Frame {
-	f := runtime.FuncForPC(h.pc)
-	file, line := f.FileLine(h.pc)
-	return fault.Frame{Func: strings.TrimSuffix(f.Name(), "-fm"), File: file, Line: line}
-}
+// maxKey is the longest key of a message in bytes.
+const maxKey = 500
 
-// shortName returns a function's name without the path of its package, such as
-// "billing.(*Service).Charge".
-func shortName(function string) string { return function[strings.LastIndexByte(function, '/')+1:] }
+// kindIn returns the kind of the handler's records in an endpoint; "" where it has none.
+func (h *Handler) kindIn(endpoint string) string {
+	if h.state == nil {
+		return ""
+	}
+	return stateful.KindOf(endpoint, h.state.Kind)
+}

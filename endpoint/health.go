@@ -4,11 +4,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
 	"github.com/holdfast-go/holdfast/endpoint/internal/held"
 	"github.com/holdfast-go/holdfast/endpoint/internal/quarantine"
 	"github.com/holdfast-go/holdfast/internal/pump"
-	"github.com/holdfast-go/holdfast/internal/safelog"
-	"github.com/holdfast-go/holdfast/transport"
 )
 
 // Health is the state of an endpoint. Package endpoint/health serves it over HTTP.
@@ -56,68 +55,53 @@ type QueueHealth struct {
 	Bytes int64 `json:"bytes"`
 }
 
-// Health returns the state of the endpoint.
-func (e *Endpoint) Health() Health {
-	h := Health{Endpoint: e.cfg.Name, Live: !e.over()}
-	live := e.live.Load()
-	switch {
-	case !h.Live:
-		h.bad("Run has returned")
-	case !e.started.Load():
-		h.bad("Run has not been called")
-	case live == nil:
-		h.bad("Run is starting")
-	default:
-		live.addTo(&h)
-	}
-	if since, lost, stalled := safelog.Stalled(e.cfg.Logger); stalled {
-		h.Warnings = append(h.Warnings, fmt.Sprintf("the log takes no lines since %s, and %d are lost: what reads it has stopped",
-			since.UTC().Format(time.RFC3339), lost))
-	}
-	h.Ready = len(h.Reasons) == 0
-	return h
+// OutboxHealth is the state of an endpoint's outbox.
+type OutboxHealth struct {
+	// Ready messages wait to be sent, and Unsettled ones are being sent, in all instances, as
+	// inspected every 5 s. A stored message contains all that one handler sent. -1 before the first
+	// inspection.
+	Ready     int64 `json:"ready"`
+	Unsettled int64 `json:"unsettled"`
+	// Oldest is how long the first ready message has waited.
+	Oldest time.Duration `json:"oldest_ns"`
+	// Sent counts the messages that this instance has sent from the outbox, Refused those of them
+	// that moved to the error queue because the broker refused them, and Duplicates the received
+	// messages that were handled before.
+	Sent       int64 `json:"sent"`
+	Refused    int64 `json:"refused"`
+	Duplicates int64 `json:"duplicates"`
+	// Waiting are the destinations that accept no messages at the moment, and those for which
+	// stored messages still wait, by their names, as this instance knows them. The stored messages
+	// are not part of Ready.
+	Waiting []DestinationHealth `json:"waiting,omitempty"`
+}
+
+// DestinationHealth is the state of a destination for which stored messages wait.
+type DestinationHealth struct {
+	// Destination is the name of a queue, or that of the type of published events.
+	Destination string `json:"destination"`
+	// Problem says what the destination does, such as "does not answer", and Err is the last error.
+	// Both are empty when the destination has answered again.
+	Problem string `json:"problem,omitempty"`
+	Err     string `json:"error,omitempty"`
+	// Since is the begin of the problem.
+	Since time.Time `json:"since"`
+	// Rows stored messages of this instance wait, and Audit of them have audit copies alone. Oldest
+	// is the age of the first.
+	Rows   int64         `json:"rows"`
+	Audit  int64         `json:"audit,omitempty"`
+	Oldest time.Duration `json:"oldest_ns,omitempty"`
+}
+
+// RateLimitHealth is a rate limit that is in force.
+type RateLimitHealth struct {
+	Type     string    `json:"type,omitempty"` // of messages; empty is all of them
+	Since    time.Time `json:"since"`
+	Failures int       `json:"failures"` // in a row
 }
 
 func (h *Health) bad(format string, args ...any) {
 	h.Reasons = append(h.Reasons, fmt.Sprintf(format, args...))
-}
-
-// addTo adds the state of a running endpoint to h.
-func (l *live) addTo(h *Health) {
-	select {
-	case <-l.stopping:
-		h.bad("the endpoint is stopping")
-	default:
-	}
-	for _, s := range l.sources {
-		s.addTo(h)
-		l.addStuck(h, s.Queue(), s.Slots())
-	}
-	l.satellites.addTo(h)
-	l.addOutbox(h)
-	l.addFunctions(h)
-	h.Warnings = append(h.Warnings, l.e.warnings.All()...)
-	if w, ok := l.conn.(transport.Warner); ok {
-		h.Warnings = append(h.Warnings, w.Warnings()...)
-	}
-	if l.Quarantine != nil {
-		s := l.Quarantine.Status()
-		if h.addQuarantine(l.Quarantine.Queue, s); s.Visit != nil && !s.Missing {
-			l.addStuck(h, l.names.Of(l.e.cfg.Name), 1)
-		}
-	}
-	if n := l.Recovery.Stuck(); n > 0 {
-		h.bad("failed messages that cannot be settled: %d", n)
-	}
-	h.addHeld(&l.Recovery.Room)
-	for _, limit := range l.Throttle.States() {
-		h.RateLimits = append(h.RateLimits, RateLimitHealth(limit))
-		limited := "messages"
-		if limit.Type != "" {
-			limited = fmt.Sprintf("messages of type %q", limit.Type)
-		}
-		h.bad("%s are attempted one at a time since %s, after failures in a row", limited, limit.Since.UTC().Format(time.RFC3339))
-	}
 }
 
 // addHeld adds the error queues for which messages wait in the room.
@@ -149,9 +133,20 @@ func queueHealth(queue string, s pump.Stats) QueueHealth {
 	return QueueHealth{queue, s.Buffered, s.Handling, s.Settling, s.Held, s.Bytes}
 }
 
-// RateLimitHealth is a rate limit that is in force.
-type RateLimitHealth struct {
-	Type     string    `json:"type,omitempty"` // of messages; empty is all of them
-	Since    time.Time `json:"since"`
-	Failures int       `json:"failures"` // in a row
+// destinationHealth returns the states of destinations by the clock of an outbox.
+func destinationHealth(states []destination.State, now time.Time) (all []DestinationHealth) {
+	for _, s := range states {
+		h := DestinationHealth{Destination: s.Destination, Since: s.Since, Rows: s.Rows, Audit: s.Audit}
+		if s.Kind != destination.Well {
+			h.Problem = s.Kind.String()
+		}
+		if s.Err != nil {
+			h.Err = s.Err.Error()
+		}
+		if s.Rows > 0 {
+			h.Oldest = max(0, now.Sub(s.Oldest))
+		}
+		all = append(all, h)
+	}
+	return all
 }

@@ -2,10 +2,9 @@ package endpoint
 
 import (
 	"cmp"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"log/slog"
+	"os"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -27,9 +26,6 @@ type Host struct {
 	Name string
 }
 
-// Host returns the host of the endpoint, with defaults. Its ID has 32 hexadecimal digits.
-func (e *Endpoint) Host() Host { return Host{ID: e.host.HostID, Name: e.host.DisplayName} }
-
 // in returns the host of an endpoint for headers.
 func (h Host) in(endpoint string) fault.Host {
 	machine := machineName()
@@ -40,21 +36,6 @@ func (h Host) in(endpoint string) fault.Host {
 		id = hex.EncodeToString(sum[:16])
 	}
 	return fault.Host{Endpoint: endpoint, Machine: machine, HostID: id, DisplayName: name}
-}
-
-// warnOfHosts warns of instances of one endpoint that have one host id and different names.
-func warnOfHosts(ctx context.Context, endpoints []*Endpoint) {
-	names := map[[2]string]string{}
-	for _, e := range endpoints {
-		key := [2]string{e.cfg.Name, e.host.HostID}
-		if first, ok := names[key]; ok && first != e.host.DisplayName {
-			e.cfg.Logger.WarnContext(ctx, "two instances of the endpoint have one Host.ID and two names: ServicePulse shows them"+
-				" as stopping and starting all the time; give them one Host.Name, or two IDs",
-				slog.String("endpoint", e.cfg.Name), slog.String("host_id", e.host.HostID),
-				slog.Any("names", []string{first, e.host.DisplayName}))
-		}
-		names[key] = e.host.DisplayName
-	}
 }
 
 const maxHostName = 200 // bytes
@@ -84,4 +65,9 @@ func hostID(text string) (id string, ok bool) {
 	}
 	raw, err := hex.DecodeString(id)
 	return id, err == nil && len(raw) == 16 && strings.Trim(id, "0") != ""
+}
+
+func machineName() string {
+	name, _ := os.Hostname() // "" after an error
+	return cmp.Or(name, "unknown")
 }

@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/header"
 )
@@ -123,10 +125,28 @@ func newMessage[M any](kind messageKind, name string, bases []string) Message {
 	return m
 }
 
-// structType returns the struct type of t, a struct or a pointer to one.
-func structType(t reflect.Type) reflect.Type {
-	if t.Kind() == reflect.Pointer {
-		return t.Elem()
-	}
-	return t
+// Route is a queue for the commands of a type, beside [Message.To]. [RouteTo] makes one.
+type Route struct {
+	goType reflect.Type
+	queue  string
 }
+
+// RouteTo sends every M, a registered command or response, to the queue of that name unless the
+// option [To] says otherwise. It is for a queue that is not known where the message is registered,
+// as with messages that several programs share. A type whose [Message.To] is another queue is an
+// error of [New].
+func RouteTo[M any](queue string) Route {
+	return Route{goType: structType(reflect.TypeFor[M]()), queue: queue}
+}
+
+// isText reports whether each broker keeps a text in headers, such as the name or the address of a
+// queue: it is valid UTF-8 without control characters.
+func isText(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
+}
+
+// notText is the end of an error for a text that is not [isText].
+const notText = "has a control character or invalid UTF-8, which not every broker keeps"
+
+// queueName reports whether a queue of the endpoint may have a name.
+func queueName(name string) bool { return isText(name) && !strings.Contains(name, "@") }

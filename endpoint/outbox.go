@@ -9,57 +9,20 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/inbox"
+	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
 	"github.com/holdfast-go/holdfast/endpoint/internal/outbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/work"
+	"github.com/holdfast-go/holdfast/internal/handledid"
+	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// outboxSuffix is appended to the endpoint's name for the name of its outbox.
-const outboxSuffix = ".outbox"
-
-// inboxSuffix is appended to the endpoint's name for the name of its inbox.
-const inboxSuffix = ".handled"
-
-// openOutbox connects to the database of the outbox. It returns nil where none is configured.
-func (e *Endpoint) openOutbox(ctx context.Context, shared *transport.Shared) (*outbox.Outbox, error) {
-	if e.cfg.Outbox == nil {
-		return nil, nil //nolint:nilnil // no outbox is no error
-	}
-	conn, err := e.cfg.Outbox.Open(ctx, e.env(shared))
-	if err != nil {
-		return nil, fmt.Errorf("endpoint %q: connect to the outbox: %w", e.cfg.Name, err)
-	}
-	o, ok := outbox.New(conn, e.cfg.Name+outboxSuffix, e.cfg.Name+inboxSuffix)
-	if !ok {
-		err := fmt.Errorf("endpoint %q: a %T cannot be an outbox: use a transport on a SQL database", e.cfg.Name, e.cfg.Outbox)
-		return nil, errors.Join(err, conn.Close())
-	}
-	return o, nil
-}
-
-// env is the environment in which the endpoint opens its transport and its outbox.
-func (e *Endpoint) env(shared *transport.Shared) transport.Env {
-	return transport.Env{
-		Logger: e.cfg.Logger, Endpoint: e.cfg.Name, Instance: e.cfg.Instance, Shared: shared,
-		Remember: max(0, e.cfg.Remember),
-	}
-}
-
-// outboxPlan is what the endpoint needs in the database of its outbox.
-func (e *Endpoint) outboxPlan() transport.Plan {
-	plan := transport.Plan{Queues: []transport.Queue{{Name: e.cfg.Name + outboxSuffix, Timers: true}}, Records: e.records()}
-	if e.cfg.Remember > 0 && !e.cfg.SendOnly {
-		plan.Inboxes = []string{e.cfg.Name + inboxSuffix}
-	}
-	return plan
-}
-
 // prepareOutbox creates the tables of the outbox and the inbox where Config.Install is set, and
-// verifies that they exist.
-func (l *live) prepareOutbox(ctx context.Context) error {
+// verifies the tables.
+func (l *launch) prepareOutbox(ctx context.Context) error {
 	if l.Outbox != nil && l.e.cfg.Install {
-		if err := l.e.installIn(ctx, l.Outbox.Conn, l.e.outboxPlan()); err != nil {
+		if err := installIn(ctx, l.e.cfg.Name, l.Outbox.Conn, l.layout.outboxPlan()); err != nil {
 			return err
 		}
 	}
@@ -69,12 +32,12 @@ func (l *live) prepareOutbox(ctx context.Context) error {
 	case err != nil:
 	case l.Outbox != nil:
 		l.Outbox.SendTo(l.conn)
-		plan := l.e.outboxPlan()
+		plan := l.layout.outboxPlan()
 		plan.Queues[0].Timers = false // a table of the version before is used, and refuses timers
 		plan.Records = nil            // see verifyRecords
-		err = l.verifyTables(ctx, l.Outbox.Conn, plan)
+		err = verifyTables(ctx, l, l.Outbox.Conn, plan)
 	case l.Inbox != nil:
-		err = l.verifyTables(ctx, l.conn, transport.Plan{Inboxes: []string{l.Inbox.Name}})
+		err = verifyTables(ctx, l, l.conn, transport.Plan{Inboxes: []string{l.Inbox.Name}})
 	}
 	if err == nil && l.Inbox != nil {
 		if err = l.Inbox.Verify(ctx); err != nil {
@@ -96,8 +59,8 @@ func (l *live) prepareOutbox(ctx context.Context) error {
 	return nil
 }
 
-// newInbox returns the inbox of an endpoint that keeps one; nil of any other.
-func (l *live) newInbox() (*inbox.Inbox, error) {
+// newInbox returns the inbox of the endpoint; nil if handled messages are not recorded.
+func (l *launch) newInbox() (*inbox.Inbox, error) {
 	b := &inbox.Inbox{
 		Name: l.e.cfg.Name + inboxSuffix, Queue: l.names.Of(l.e.cfg.Name),
 		Log: l.e.cfg.Logger, Translates: l.Translate != nil,
@@ -117,12 +80,12 @@ func (l *live) newInbox() (*inbox.Inbox, error) {
 	return b, nil
 }
 
-// inboxTimeout bounds the inspection of an inbox, which may have many rows.
+// inboxTimeout bounds the inspection of an inbox. An inbox may have many rows.
 const inboxTimeout = time.Minute
 
 // reportStart logs the size of the inbox, and a leftover outbox, beside the start of the endpoint.
-// The result waits for that.
-func (l *live) reportStart(ctx context.Context) (end func()) {
+// end waits for the end of the report.
+func (l *launch) reportStart(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithTimeout(ctx, inboxTimeout)
 	var reporting sync.WaitGroup
 	reporting.Go(func() {
@@ -137,9 +100,9 @@ func (l *live) reportStart(ctx context.Context) (end func()) {
 	}
 }
 
-// reportLeftover warns of messages in an outbox that the endpoint no longer has, and has no timers
-// in: nothing sends them.
-func (l *live) reportLeftover(ctx context.Context) {
+// reportLeftover warns of messages in an outbox that is no longer part of the configuration: nothing
+// sends the messages.
+func (l *launch) reportLeftover(ctx context.Context) {
 	inspector, ok := l.conn.(transport.Inspector)
 	if _, stores := l.conn.(transport.OutboxStore); !ok || !stores || l.Timers != nil { // whose relay sends what is in the queue
 		return
@@ -158,7 +121,7 @@ func (l *live) reportLeftover(ctx context.Context) {
 }
 
 // openRelay opens the relay of the outbox, or of the timers.
-func (l *live) openRelay(ctx context.Context) (*outbox.Relay, error) {
+func (l *launch) openRelay(ctx context.Context) (*outbox.Relay, error) {
 	cfg := &l.e.cfg
 	return outbox.OpenRelay(ctx, outbox.RelayConfig{
 		Outbox: l.Timers, Conn: l.conn, Log: cfg.Logger, Notifier: l.Notifier, Refusals: &l.Auditor.Refusals,
@@ -170,21 +133,11 @@ func (l *live) openRelay(ctx context.Context) (*outbox.Relay, error) {
 }
 
 // sendStored sends operations of the outbox through the Relay stage.
-func (l *live) sendStored(ctx context.Context, ops []transport.Operation) error {
+func (l *launch) sendStored(ctx context.Context, ops []transport.Operation) error {
 	if l.e.watchesRelay {
-		defer l.awaited(ctx, nameRelay)()
+		defer awaited(ctx, l.Calls, nameRelay)()
 	}
 	return l.e.relayed(ctx, &pipeline.Relay{Operations: ops})
-}
-
-// relayAll is the end of the Relay stage.
-func (e *Endpoint) relayAll(ctx context.Context, relayed *pipeline.Relay) error {
-	live := e.live.Load()
-	if live == nil { // a behavior has kept next
-		return ErrNotRunning
-	}
-	_, err := live.conn.Dispatch(ctx, relayed.Operations)
-	return err
 }
 
 // unsentError is the failure of a message that the broker refused after it was stored.
@@ -204,3 +157,95 @@ func (e *unsentError) Unwrap() error { return e.err }
 
 // FaultClass returns the class of the fault in the error queue.
 func (e *unsentError) FaultClass() string { return "undeliverable" }
+
+// openTimers opens the queue of the timers: of the outbox, or of the transport's own database. A
+// timer waits as a row with a name, and the relay sends the timer when the timer is due. In the mode
+// SendsAtomicWithReceive the queue has timers alone, and the relay moves each to the timer's queue
+// in one transaction. If the database has no such queue, the endpoint starts without timers.
+func (l *launch) openTimers(ctx context.Context) error {
+	if l.Outbox != nil {
+		l.Timers = l.Outbox
+		return nil
+	}
+	o, ok := outbox.New(l.conn, l.e.cfg.Name+outboxSuffix, "")
+	if l.e.cfg.Transactions != SendsAtomicWithReceive || !ok {
+		return nil
+	}
+	o.Own = true
+	o.SendTo(l.conn)
+	if inspector, ok := l.conn.(transport.Inspector); ok {
+		_, err := inspector.Inspect(ctx, o.Queue)
+		if errors.Is(err, transport.ErrNoQueue) {
+			l.noTimers = fmt.Errorf("timers wait in queue %q: %w: create it with Config.Install or Endpoint.Install", o.Queue, err)
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("queue %q of timers: %w", o.Queue, err)
+		}
+	}
+	l.Timers = o
+	return nil
+}
+
+// newOutage returns the database of the outbox or inbox, with the questions to it.
+func newOutage(ctx context.Context, l *launch) *outage.Database {
+	of := "outbox"
+	if l.Outbox == nil {
+		of = "inbox"
+	}
+	asks := questions{l}
+	q := outage.Questions{Probe: asks.probe, Stores: asks.stores, StoresRecords: asks.storesRecords}
+	return outage.New(ctx, of, q, l.e.cfg.Logger)
+}
+
+// questions asks the database of the outbox or inbox.
+type questions struct{ *launch }
+
+// probe asks the database of the outbox and inbox for an answer.
+func (q questions) probe(ctx context.Context) error {
+	if err := q.Outbox.Overfull(); err != nil {
+		return err
+	}
+	if q.Inbox != nil {
+		_, err := q.Inbox.Store.FindHandled(ctx, q.Inbox.Name, []transport.HandledKey{{}})
+		return err
+	}
+	inspector, ok := q.Outbox.Conn.(transport.Inspector)
+	if !ok {
+		return nil
+	}
+	_, err := inspector.Inspect(ctx, q.Outbox.Queue)
+	return err
+}
+
+// storesRecords asks the database of the handlers' records for all rights, by a record that is
+// created and not saved.
+func (q questions) storesRecords(ctx context.Context) error {
+	kinds := q.layout.records()
+	if len(kinds) == 0 {
+		return nil
+	}
+	db, err := q.e.Database()
+	if err != nil {
+		return err
+	}
+	key := uuid.New(time.Now())
+	return db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {
+		id := transport.RecordID(handledid.Of(kinds[0], key))
+		_, err := store.Load(ctx, id, &transport.RecordName{Kind: kinds[0], Key: "probe " + key})
+		return nil, err
+	})
+}
+
+// stores asks the database of the outbox and inbox for a commit as for a message: of an id, which no
+// message has, and of a row of the outbox, which the relay removes.
+func (q questions) stores(ctx context.Context) error {
+	var key *transport.HandledKey
+	if q.Inbox != nil {
+		key = &transport.HandledKey{ID: handledid.Of(q.Inbox.Queue, uuid.New(time.Now()))}
+	}
+	if q.Outbox != nil {
+		return q.Outbox.Try(ctx, key)
+	}
+	return q.Inbox.Store.Store(ctx, transport.OutboxEntry{Inbox: q.Inbox.Name, Key: key})
+}

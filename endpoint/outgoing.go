@@ -8,8 +8,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/internal/stateful"
+	"github.com/holdfast-go/holdfast/internal/timer"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
@@ -17,11 +21,13 @@ import (
 
 // sender is the part of an endpoint that sends messages, also the messages of handlers.
 type sender struct {
-	cfg         Config
-	types       *registry
-	serializers serializers
-	host        fault.Host
-	live        atomic.Pointer[live] // nil unless the endpoint runs
+	name          string // of the endpoint
+	instanceQueue string // the queue of this process; "" for none
+	sendOnly      bool   // the endpoint has no queue
+	catalog       *catalog
+	serializers   serializers
+	host          fault.Host
+	live          atomic.Pointer[live] // nil unless the endpoint runs
 
 	outgoing pipeline.Func[*pipeline.Outgoing]
 	dispatch pipeline.Func[*pipeline.Dispatch]
@@ -30,49 +36,67 @@ type sender struct {
 // outgoing is a message that is sent, with room for the headers.
 type outgoing struct {
 	pipeline.Outgoing
-	of      *messageType
-	session *Session // nil outside a handler
-	fields  [16]header.Field
+	of     *messageType
+	scope  *scope // nil outside a handler
+	fields [16]header.Field
 }
 
-// send sends m to queue, or by the route of m if queue is empty.
-func (from *sender) send(ctx context.Context, m any, queue string, opts []SendOption, s *Session) error {
-	return sendAs(ctx, from, header.IntentSend, m, queue, opts, SendOption.ApplySend, s)
+// scope is a handler that sends messages.
+type scope struct {
+	unit     work.Unit
+	receive  *pipeline.Receive
+	recovers bool // the handler is a Recover stage or OnFinalFailure
+}
+
+// caller is a Session, whose handler may have records.
+type caller interface {
+	// currentCall returns the call of the handler that runs; nil for a handler without records.
+	currentCall() *stateful.Call
+}
+
+// send sends m to queue, or by the route of m if queue is empty. If the compiler inlined send, the
+// options of each caller would escape to the heap.
+//
+//go:noinline
+func (from *sender) send(ctx context.Context, m any, queue string, opts []SendOption, in *scope) error {
+	return sendAs(ctx, from, header.IntentSend, m, queue, opts, SendOption.ApplySend, in)
 }
 
 // sendLocal sends m to the endpoint's own queue.
-func (from *sender) sendLocal(ctx context.Context, m any, opts []SendOption, s *Session) error {
-	if from.cfg.SendOnly {
+func (from *sender) sendLocal(ctx context.Context, m any, opts []SendOption, in *scope) error {
+	if from.sendOnly {
 		return fmt.Errorf("send %T: the endpoint has no queue of its own: it is SendOnly", m)
 	}
-	return from.send(ctx, m, from.cfg.Name, opts, s)
+	return from.send(ctx, m, from.name, opts, in)
 }
 
-// publish sends m to the subscribers.
-func (from *sender) publish(ctx context.Context, m any, opts []PublishOption, s *Session) error {
-	return sendAs(ctx, from, header.IntentPublish, m, "", opts, PublishOption.ApplyPublish, s)
+// publish sends m to the subscribers. It is not inlined for the same reason as send.
+//
+//go:noinline
+func (from *sender) publish(ctx context.Context, m any, opts []PublishOption, in *scope) error {
+	return sendAs(ctx, from, header.IntentPublish, m, "", opts, PublishOption.ApplyPublish, in)
 }
 
 // sendAs sends m with options. An empty queue is the type's route, or of a published message none.
 func sendAs[O any](
 	ctx context.Context, from *sender, intent string, m any, queue string,
-	opts []O, apply func(O, *pipeline.Outgoing), s *Session,
+	opts []O, apply func(O, *pipeline.Outgoing), in *scope,
 ) error {
 	if from.live.Load() == nil {
 		return ErrNotRunning
 	}
-	t, err := from.types.of(m)
+	t, err := from.catalog.of(m)
 	if err != nil {
 		return fmt.Errorf("%s %T: %w", verbs[intent], m, err)
 	}
-	out := &outgoing{of: t, session: s}
+	out := &outgoing{of: t, scope: in}
 	out.Intent, out.Value, out.Types, out.MessageID = intent, m, t.types, uuid.New(time.Now())
 	out.Headers, out.Queue = header.Within(out.fields[:]), queue
 	if intent == header.IntentSend {
 		out.Queue = cmp.Or(queue, t.queue)
 	}
-	if s != nil {
-		out.Incoming = &s.in.Receive
+	if in != nil {
+		out.Incoming = in.receive
 	}
 	for _, opt := range opts {
 		apply(opt, &out.Outgoing)
@@ -111,8 +135,8 @@ func (from *sender) submit(ctx context.Context, out *outgoing) (err error) {
 	if out.Operation.Message == nil { // a behavior did not call next
 		return nil
 	}
-	if out.session != nil && !out.Immediately {
-		return out.session.unit.Keep(out.Operation)
+	if out.scope != nil && !out.Immediately {
+		return out.scope.unit.Keep(out.Operation)
 	}
 	d := pipeline.Dispatch{Operations: []transport.Operation{out.Operation}, Tx: out.Tx, ViaOutbox: out.ViaOutbox || out.Timer != ""}
 	if err := from.dispatch(ctx, &d); err != nil {
@@ -133,7 +157,7 @@ var verbs = map[string]string{
 func (from *sender) resolve(live *live, out *pipeline.Outgoing) error {
 	for _, queue := range []*string{&out.Queue, &out.ReplyTo} {
 		if *queue == thisInstance {
-			*queue = from.cfg.instanceQueue()
+			*queue = from.instanceQueue
 			if *queue == "" {
 				return errors.New("this instance has no queue of its own: set Config.InstanceQueue")
 			}
@@ -253,4 +277,152 @@ func (from *sender) encode(_ context.Context, out *pipeline.Outgoing) error {
 		out.Operation.Types = out.Types
 	}
 	return nil
+}
+
+// checkTimer returns an error for a timer that cannot be set.
+func checkTimer(out *outgoing, live *live) error {
+	if out.Timer == "" {
+		return nil
+	}
+	name, err := timer.Parse(out.Timer)
+	if err == nil {
+		err = name.Validate()
+	}
+	switch {
+	case err != nil:
+		return err
+	case live.Timers == nil:
+		return live.whyNoTimers()
+	case out.Intent != header.IntentSend:
+		return errors.New("only a message that is sent can be a timer")
+	case !delayed(&out.Outgoing):
+		return errNoDelay
+	case out.Receipt != nil:
+		return errViaReceipt
+	case out.scope != nil && out.scope.recovers:
+		return errRecovers
+	}
+	return nil
+}
+
+// addHeaders sets the headers that describe the body and the sending of the message, and adds the
+// others that the caller and behaviors have not set.
+func (from *sender) addHeaders(live *live, out *pipeline.Outgoing, now time.Time) {
+	h := &out.Headers
+	h.Set(header.MessageID, out.MessageID)
+	from.addCausation(out)
+	h.Set(header.MessageIntent, out.Intent)
+	addSaga(out)
+	if out.Incoming != nil {
+		if s, ok := out.Incoming.Sender().(caller); ok {
+			s.currentCall().AddOutgoing(h)
+		}
+	}
+	if reply := out.ReplyTo; reply != "" {
+		h.SetDefault(header.ReplyToAddress, live.names.Address(reply))
+	} else if !from.sendOnly {
+		h.SetDefault(header.ReplyToAddress, live.names.Self)
+	}
+	h.Set(header.OriginatingEndpoint, from.name)
+	h.Set(header.OriginatingMachine, from.host.Machine)
+	h.Set(header.OriginatingHostID, from.host.HostID)
+	h.Set(header.TimeSent, header.FormatTime(now))
+	h.Set(header.ContentType, from.serializers.writer().ContentType())
+	h.Set(header.EnclosedMessageTypes, from.enclosed(out))
+	if d := delay(out, now); d > 0 {
+		h.Set(header.DeliverAt, header.FormatTime(now.Add(d)))
+	} else {
+		h.Del(header.DeliverAt)
+	}
+	if out.TTL > 0 {
+		h.Set(header.TimeToBeReceived, header.FormatDuration(out.TTL))
+	} else {
+		h.Del(header.TimeToBeReceived)
+	}
+}
+
+// checkConversation returns an error for another conversation id without [StartNewConversation].
+func checkConversation(out *pipeline.Outgoing) error {
+	if out.Incoming == nil {
+		return nil
+	}
+	id, set := out.Headers.Lookup(header.ConversationID)
+	current := out.Incoming.Headers.Get(header.ConversationID)
+	if !set || current == "" || id == current || out.Headers.Get(header.PreviousConversation) == current {
+		return nil
+	}
+	return fmt.Errorf("it is part of conversation %q and cannot be given %q: use StartNewConversation", current, id)
+}
+
+// addCausation adds the headers that name the message being handled.
+func (from *sender) addCausation(out *pipeline.Outgoing) {
+	correlation, conversation := out.MessageID, ""
+	if in := out.Incoming; in != nil {
+		correlation = cmp.Or(in.Headers.Get(header.CorrelationID), in.Message.ID)
+		conversation = in.Headers.Get(header.ConversationID)
+	}
+	if conversation == "" {
+		conversation = uuid.New(time.Now())
+	}
+	out.Headers.SetDefault(header.CorrelationID, correlation)
+	out.Headers.SetDefault(header.ConversationID, conversation)
+	if out.Incoming != nil {
+		out.Headers.Set(header.RelatedTo, out.Incoming.Message.ID)
+	}
+}
+
+// addSaga names the saga of a reply: the one that sent the request, if any. An empty id is that of
+// no saga.
+func addSaga(out *pipeline.Outgoing) {
+	if out.Intent != header.IntentReply || out.Incoming == nil {
+		return
+	}
+	if id, set := out.Headers.Lookup(header.SagaID); set && id == "" {
+		out.Headers.Del(header.SagaID)
+		out.Headers.Del(header.SagaType)
+		return
+	}
+	request := &out.Incoming.Headers
+	if id, ok := request.Lookup(header.OriginatingSagaID); ok {
+		out.Headers.SetDefault(header.SagaID, id)
+	}
+	if name, ok := request.Lookup(header.OriginatingSagaType); ok {
+		out.Headers.SetDefault(header.SagaType, name)
+	}
+}
+
+// enclosed returns the types header. It is joined once per type, not once per message.
+func (from *sender) enclosed(out *pipeline.Outgoing) string {
+	if t, err := from.catalog.of(out.Value); err == nil && len(out.Types) == len(t.types) && out.Types[0] == t.types[0] {
+		return t.enclosed
+	}
+	return header.JoinTypes(out.Types...)
+}
+
+// dispatchNow sends operations of no message at once, or in the caller's transaction.
+func (from *sender) dispatchNow(ctx context.Context, d *pipeline.Dispatch) error {
+	live := from.live.Load()
+	if live == nil {
+		return ErrNotRunning
+	}
+	if d.ViaOutbox {
+		return live.Timers.Send(ctx, d.Tx, d.Operations)
+	}
+	err := errNoTx
+	if d.Tx == nil {
+		d.Receipts, err = live.conn.Dispatch(ctx, d.Operations)
+	} else if dispatcher, ok := live.conn.(transport.TxDispatcher); ok {
+		d.Receipts, err = dispatcher.DispatchIn(ctx, d.Tx, d.Operations)
+	}
+	return copies.Single(err)
+}
+
+// relay is the end of the Relay stage.
+func (from *sender) relay(ctx context.Context, relayed *pipeline.Relay) error {
+	live := from.live.Load()
+	if live == nil { // a behavior has kept next
+		return ErrNotRunning
+	}
+	_, err := live.conn.Dispatch(ctx, relayed.Operations)
+	return err
 }

@@ -6,99 +6,44 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
 	"github.com/holdfast-go/holdfast/header"
 )
 
-// messageType is a registered message with the handlers.
-type messageType struct {
-	Message
-	types    []string           // name and bases
-	enclosed string             // the same, as a header
-	calls    []call             // of its handlers, including handlers of interfaces
-	limiter  *typelimit.Limiter // nil: no limit
-}
-
-// call is a handler with the type that it takes a message as.
+// call is a handler with the type of the handler.
 type call struct {
 	Handler
-	order   int    // its place in the Config
-	kind    string // of its records; "" where it has none
-	keyName string // of the function for its key
+	order   int    // the place in the Config
+	kind    string // of the records; "" for a handler without records
+	keyName string // of the function for the key
 	as      *messageType
 }
 
-// newValue returns a pointer to a new, zero message.
-func (t *messageType) newValue() any { return reflect.New(t.goType).Interface() }
-
-// registry finds registered messages. It does not change after New.
+// registry is the catalog with the handlers of the messages. A registry does not change after New.
 type registry struct {
-	all    []*messageType // as listed in the Config
-	byType map[reflect.Type]*messageType
-	byName map[string]*messageType
-	kinds  map[string]bool // of the handlers' records
+	catalog
+
+	calls [][]call        // of the handlers of each type, including handlers of interfaces
+	kinds map[string]bool // of the handlers' records
 }
 
-func newRegistry(cfg Config) (*registry, error) {
-	r := &registry{byType: map[reflect.Type]*messageType{}, byName: map[string]*messageType{}, kinds: map[string]bool{}}
+func newRegistry(endpoint string, messages []Message, routes []Route, handlers []Handler) (*registry, error) {
+	r := &registry{kinds: map[string]bool{}}
+	r.byType, r.byName = map[reflect.Type]*messageType{}, map[string]*messageType{}
 	var errs []error
-	for _, m := range cfg.Messages {
+	for _, m := range messages {
 		errs = append(errs, r.add(m))
 	}
-	for _, route := range cfg.Routes {
+	for _, route := range routes {
 		errs = append(errs, r.route(route))
 	}
-	for i, h := range cfg.Handlers {
-		errs = append(errs, r.handle(call{Handler: h, order: i, kind: h.kindIn(cfg.Name), keyName: "the key function of " + h.name}))
+	r.calls = make([][]call, len(r.all))
+	for i, h := range handlers {
+		errs = append(errs, r.handle(call{Handler: h, order: i, kind: h.kindIn(endpoint), keyName: "the key function of " + h.name}))
 	}
-	for i := range cfg.Handlers {
-		errs = append(errs, r.local(&cfg.Handlers[i]))
+	for i := range handlers {
+		errs = append(errs, r.local(&handlers[i]))
 	}
-	errs = append(errs, r.rules(cfg.Recoverability.Rules))
 	return r, errors.Join(errs...)
-}
-
-func (r *registry) add(m Message) error {
-	if m.goType == nil {
-		return errors.New("a zero Message: use Command, Event or Response")
-	}
-	if m.err != nil {
-		return m.err
-	}
-	if other, ok := r.byType[m.goType]; ok {
-		return fmt.Errorf("message %v is registered twice, as %q and %q", m.goType, other.name, m.name)
-	}
-	if other, ok := r.byName[m.name]; ok {
-		return fmt.Errorf("message name %q belongs to both %v and %v", m.name, other.goType, m.goType)
-	}
-	types := append([]string{m.name}, m.bases...)
-	t := &messageType{Message: m, types: types, enclosed: header.JoinTypes(types...)}
-	if m.atMost > 0 {
-		t.limiter = typelimit.New(m.atMost)
-	}
-	r.all = append(r.all, t)
-	r.byType[m.goType], r.byName[m.name] = t, t
-	return nil
-}
-
-func (r *registry) route(route Route) error {
-	t, ok := r.byType[route.goType]
-	switch {
-	case route.goType == nil:
-		return errors.New("a zero Route: use RouteTo")
-	case !ok:
-		return fmt.Errorf("route of %v to %q: %w", route.goType, route.queue, errNotRegistered)
-	case route.queue == "":
-		return fmt.Errorf("route of %v: the queue is empty", route.goType)
-	case !isText(route.queue):
-		return fmt.Errorf("route of %v: the queue %q %s", route.goType, route.queue, notText)
-	case t.kind == kindEvent:
-		return fmt.Errorf("route of %v: events are published, not routed", route.goType)
-	case t.queue != "" && t.queue != route.queue:
-		return fmt.Errorf("route of %v: it has two, to %q and to %q: leave one out", route.goType, t.queue, route.queue)
-	}
-	t.queue = route.queue
-	return nil
 }
 
 func (r *registry) handle(c call) error {
@@ -121,13 +66,13 @@ func (r *registry) handle(c call) error {
 		if !ok {
 			return fmt.Errorf("handler %s of %v: %w", c.name, c.goType, errNotRegistered)
 		}
-		t.add(c)
+		r.call(t, c)
 		return nil
 	}
 	found := false
 	for _, t := range r.all {
 		if reflect.PointerTo(t.goType).Implements(c.goType) {
-			t.add(c)
+			r.call(t, c)
 			found = true
 		}
 	}
@@ -137,8 +82,8 @@ func (r *registry) handle(c call) error {
 	return nil
 }
 
-// local returns an error for each message that the handler sends to the endpoint's own queue and
-// that has no handler there.
+// local returns an error for each message that the handler sends to the endpoint's own queue, if the
+// endpoint has no handler for the message.
 func (r *registry) local(h *Handler) error {
 	var errs []error
 	for _, m := range h.local {
@@ -159,25 +104,10 @@ func (r *registry) handles(t *messageType) bool {
 	return len(calls) > 0
 }
 
-func (t *messageType) add(c call) {
+// call has the handler of c called for messages of a type.
+func (r *registry) call(t *messageType, c call) {
 	c.as = t
-	t.calls = append(t.calls, c)
-}
-
-// of returns the type of a message of the user, a struct or a pointer to one.
-func (r *registry) of(m any) (*messageType, error) {
-	if m == nil {
-		return nil, errors.New("the message is nil")
-	}
-	v := reflect.TypeOf(m)
-	if v.Kind() == reflect.Pointer && reflect.ValueOf(m).IsNil() {
-		return nil, fmt.Errorf("the message is a nil %v", v)
-	}
-	t, ok := r.byType[structType(v)]
-	if !ok {
-		return nil, fmt.Errorf("%v: %w", v, errNotRegistered)
-	}
-	return t, nil
+	r.calls[t.at] = append(r.calls[t.at], c)
 }
 
 // stores reports whether a handler has records of a kind.
@@ -192,11 +122,11 @@ func (r *registry) named(enclosed string) (first *messageType, calls []call) {
 		switch {
 		case !ok || t == first:
 		case first == nil:
-			first, calls = t, t.calls
+			first, calls = t, r.calls[t.at]
 		default:
 			// A handler of an interface is called once, with the first type that implements it.
 			merged := slices.Clone(calls)
-			for _, c := range t.calls {
+			for _, c := range r.calls[t.at] {
 				if !slices.ContainsFunc(calls, func(have call) bool { return have.order == c.order }) {
 					merged = append(merged, c)
 				}
@@ -223,11 +153,12 @@ func (r *registry) haveKeys(enclosed string) bool {
 	return slices.ContainsFunc(calls, func(c call) bool { return c.key != nil })
 }
 
-// names returns the names of all types.
-func (r *registry) names() []string {
-	names := make([]string, len(r.all))
-	for i, t := range r.all {
-		names[i] = t.name
+// subscribed returns the names of the events that have handlers and need a subscription.
+func (r *registry) subscribed() (names []string) {
+	for _, t := range r.all {
+		if t.kind == kindEvent && !t.manual && len(r.calls[t.at]) > 0 {
+			names = append(names, t.name)
+		}
 	}
 	return names
 }

@@ -4,60 +4,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
-	"github.com/holdfast-go/holdfast/endpoint/internal/names"
-	"github.com/holdfast-go/holdfast/endpoint/internal/notify"
-	"github.com/holdfast-go/holdfast/endpoint/internal/outbox"
-	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
-	"github.com/holdfast-go/holdfast/endpoint/internal/process"
 	"github.com/holdfast-go/holdfast/endpoint/internal/quarantine"
-	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
-	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/pump"
-	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// live is the state of a running endpoint.
-type live struct {
-	process.Shared
-
-	e         *Endpoint
-	conn      transport.Conn
-	noTimers  error         // why Timers is nil, if that is not the configuration
-	relay     *outbox.Relay // of timers; nil without
-	names     names.Queues
-	publishes bool
-	joins     bool
-	stopping  <-chan struct{} // closed when no more messages are received
-	units     unitStore
-	sources   []source        // of the endpoint's own queues
-	limiting  throttle.Shared // of the rate limits
-	budget    *pump.Budget    // of all received messages
-
-	recoverability recoverability.Config // without what the transport and the transaction mode do not offer
-
-	satellites *satellites
-	group      *pump.Group // of the endpoints that run together
-	loop       *process.Loop
-}
-
-// Run connects, receives and handles messages until ctx ends. Then it waits for the handlers,
-// cancels their context after StopTimeout, and disconnects when the last one has returned. It
-// returns nil after such a stop, and an error if it could not start, also because ctx ended first.
-// If handlers, or other functions of the program, have not returned 5 s after StopTimeout, Run
-// disconnects and returns a [*StuckError]. When the broker becomes unreachable later, Run waits for
-// it. An endpoint runs once.
+// Run connects, receives and handles messages until ctx ends. Then Run waits for the handlers,
+// cancels their context after StopTimeout, and disconnects when the last handler has returned. Run
+// returns nil after such a stop, and an error if the endpoint could not start, also because ctx
+// ended first. If handlers, or other functions of the program, have not returned 5 s after
+// StopTimeout, Run disconnects and returns a [*StuckError]. If the broker becomes unreachable later,
+// Run waits for the broker. An endpoint runs once.
 func (e *Endpoint) Run(ctx context.Context) (err error) {
 	return e.run(ctx, pump.NewGroup(), nil)
 }
 
-// run is Run beside the other endpoints of a group. shared is for their connections; nil for a
-// single endpoint.
+// run is Run beside further endpoints of a group. shared is for the connections of the group; nil
+// for a single endpoint.
 func (e *Endpoint) run(ctx context.Context, group *pump.Group, shared *transport.Shared) (err error) {
 	if e.started.Swap(true) {
 		return fmt.Errorf("endpoint %q: it has been run already: make another by New", e.cfg.Name)
@@ -72,80 +42,40 @@ func (e *Endpoint) run(ctx context.Context, group *pump.Group, shared *transport
 		defer func() { ran <- err }()
 		err = e.runToEnd(ctx, group, shared)
 	}()
-	return e.untilReturned(ctx, ran)
+	return untilReturned(ctx, e, ran)
 }
 
 // runToEnd runs the endpoint and returns when the last handler has.
 func (e *Endpoint) runToEnd(ctx context.Context, group *pump.Group, shared *transport.Shared) (err error) {
-	conn, err := e.open(ctx, shared)
+	conn, err := connect(ctx, e, shared)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	stored, err := e.openOutbox(ctx, shared)
+	stored, err := openOutbox(ctx, e, shared)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stored.Close()) }()
-	live := newLive(ctx, e, conn, stored)
-	defer live.Settler.Deadlines.Close()
-	defer func() { live.Outage.Close() }() // prepare makes it
-	live.group, live.budget = group, pump.NewBudget(e.cfg.MaxBufferedBytes)
-	if err := live.prepare(ctx); err != nil {
+	l := newLaunch(ctx, e, conn, stored)
+	defer l.Settler.Deadlines.Close()
+	defer func() { l.Outage.Close() }() // prepare makes it
+	l.group, l.budget = group, pump.NewBudget(e.cfg.MaxBufferedBytes)
+	if err := l.prepare(ctx); err != nil {
 		return err
 	}
-	return live.receiveAll(ctx)
+	return l.receiveAll(ctx)
 }
 
-func newLive(ctx context.Context, e *Endpoint, conn transport.Conn, stored *outbox.Outbox) *live {
-	_, publishes := conn.(transport.Subscriber)
-	_, joins := conn.(transport.TxDispatcher)
-	if stored != nil {
-		joins = stored.Joins
-	}
-	l := &live{
-		e: e, conn: conn, names: names.New(conn, e.cfg.Name, append(e.queues(), e.cfg.Name+quarantineSuffix)), publishes: publishes, joins: joins, stopping: ctx.Done(),
-	}
-	l.Outbox, l.Limits, l.Calls = stored, conn.Limits(), overdue.New(e.cfg.Logger)
-	l.units.live = l
-	l.Notifier = notify.New(e.cfg.Notify, e.cfg.Logger, l.Calls)
-	l.Auditor.Conn, l.Auditor.AuditQueue, l.Auditor.ExpireAfter = conn, e.cfg.AuditQueue, e.cfg.AuditExpireAfter
-	l.Settler = settle.Settler{
-		Conn: conn, Log: e.cfg.Logger, Failures: e.failures, OnError: l.Auditor.Failed, TxElsewhere: stored != nil,
-		Config: &l.recoverability, Instance: e.cfg.Instance,
-		Deadlines: settle.Deadlines{Parent: context.WithoutCancel(ctx)},
-	}
-	l.limiting.Notifier, l.limiting.MaxDelay = l.Notifier, l.Limits.MaxDelay
-	l.Throttle = throttle.New(e.cfg.Recoverability.RateLimit, e.types.names(), &l.limiting)
-	if slices.ContainsFunc(e.cfg.Handlers, func(h Handler) bool { return h.key != nil }) {
-		l.Locks = new(keylock.Locks)
-	}
-	if t, ok := conn.(transport.Translator); ok {
-		l.Translate = t.Translation()
-	}
-	if b, ok := conn.(transport.Blocker); ok { // a stop does not wait for the broker
-		l.Settler.Deadlines.Blocked = func() bool { return ctx.Err() == nil && b.Blocked() }
-	}
-	return l
-}
-
-func (e *Endpoint) open(ctx context.Context, shared *transport.Shared) (transport.Conn, error) {
-	conn, err := e.cfg.Transport.Open(ctx, e.env(shared))
-	if err != nil {
-		return nil, fmt.Errorf("endpoint %q: connect: %w", e.cfg.Name, err)
-	}
-	return conn, nil
-}
-
-// prepare checks the transport and prepares its queues.
-func (l *live) prepare(ctx context.Context) error {
+// prepare checks the transport and prepares the queues.
+func (l *launch) prepare(ctx context.Context) error {
 	if l.e.cfg.Transactions == SendsAtomicWithReceive && !l.Limits.Atomic {
 		return fmt.Errorf("endpoint %q: the transport does not offer %v", l.e.cfg.Name, l.e.cfg.Transactions)
 	}
-	if err := l.checkQueues(); err != nil {
+	if err := checkQueues(l); err != nil {
 		return err
 	}
-	retries, err := l.offeredRetries(ctx)
+	retries, err := offeredRetries(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -155,38 +85,27 @@ func (l *live) prepare(ctx context.Context) error {
 		Names: &l.names, Notifier: l.Notifier, Log: l.e.cfg.Logger,
 	}
 	if l.e.cfg.Install {
-		if err := l.e.installIn(ctx, l.conn, l.e.plan()); err != nil {
+		if err := installIn(ctx, l.e.cfg.Name, l.conn, l.layout.plan()); err != nil {
 			return err
 		}
 	}
 	if err := l.prepareOutbox(ctx); err != nil {
 		return err
 	}
-	if err := l.verifyRecords(ctx); err != nil {
+	if err := verifyRecords(ctx, l); err != nil {
 		return err
 	}
-	if err := l.verify(ctx); err != nil {
+	if err := verifyQueues(ctx, l); err != nil {
 		return err
 	}
-	return l.subscribe(ctx)
-}
-
-// queues returns the queues that the endpoint receives from.
-func (e *Endpoint) queues() []string {
-	switch own := e.cfg.instanceQueue(); {
-	case e.cfg.SendOnly:
-		return nil
-	case own != "":
-		return []string{e.cfg.Name, own}
-	}
-	return []string{e.cfg.Name}
+	return subscribe(ctx, l)
 }
 
 // receiveAll receives from the queues of the endpoint and of the driver until ctx ends.
-func (l *live) receiveAll(ctx context.Context) (err error) {
+func (l *launch) receiveAll(ctx context.Context) (err error) {
 	var sources []source
 	defer func() { err = errors.Join(err, closeAll(sources)) }()
-	for _, queue := range l.e.queues() {
+	for _, queue := range l.layout.queues() {
 		queue = l.names.Of(queue)
 		opts := transport.ReceiverOptions{Queue: queue, CompletesFirst: l.e.cfg.Transactions == None}
 		own, err := l.openSource(ctx, opts, l.e.cfg.Concurrency, l.handle(queue), l.Inbox.Arrived(queue))
@@ -203,21 +122,21 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	}
 	l.sources, l.satellites = sources, l.newSatellites()
 	l.limiting.SetSerial = serial(sources)
-	if queue := l.e.quarantineQueue(); queue != "" {
+	if queue := l.layout.quarantineQueue(); queue != "" {
 		l.Quarantine = newQuarantine(l, queue)
 		l.Slow = new(pump.SlowStart)
 		for _, s := range sources {
 			l.Slow.Add(s.Source)
 		}
 	}
-	l.composeRecovery()
-	l.composeProcess()
-	l.e.live.Store(l)
+	composeRecovery(l)
+	composeProcess(l)
+	l.e.live.Store(&l.live)
 	close(l.e.ready)
 	defer l.e.live.Store(nil)
 	defer l.relay.Begin(ctx)() // after the functions of Background have returned, which may store messages
-	defer l.background(ctx)()
-	defer l.watchCalls(ctx)()
+	defer startBackground(ctx, l)()
+	defer watchCalls(ctx, l.Calls)()
 	l.Quarantine.Begin(ctx)
 	defer l.reportStart(ctx)()
 	var wg sync.WaitGroup
@@ -232,12 +151,124 @@ func (l *live) receiveAll(ctx context.Context) (err error) {
 	return err
 }
 
-// newQuarantine returns the quarantine of an endpoint that receives from l.sources.
-func newQuarantine(l *live, queue string) *quarantine.Quarantine {
+// newQuarantine returns the quarantine of an endpoint with l.sources.
+func newQuarantine(l *launch, queue string) *quarantine.Quarantine {
 	return quarantine.New(quarantine.Config{
 		Quarantine: l.recoverability.Quarantine, Queue: l.names.Of(queue),
 		Conn: l.conn, Limits: l.Limits, Names: &l.names, Notifier: l.Notifier, Group: l.group, Budget: l.budget,
 		StopTimeout: l.e.cfg.StopTimeout, Log: l.e.cfg.Logger,
 		Paused: l.sources[0].Paused, StuckPause: l.Recovery.StuckPause, Handle: l.handleExclusively,
 	})
+}
+
+// handle returns the function for each delivery from the queue.
+func (l *launch) handle(queue string) handleFunc {
+	var arrivals *keylock.Arrivals
+	if l.Locks != nil {
+		arrivals = l.Locks.Arrivals()
+	}
+	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
+		l.loop.Process(ctx, l.receive(d, slot, queue, arrivals))
+	}
+}
+
+// handleExclusively processes a delivery from the quarantine.
+func (l *launch) handleExclusively(
+	ctx context.Context, d transport.Delivery, slot *pump.Slot, stuck func(),
+) {
+	l.loop.ProcessExclusively(ctx, l.receive(d, slot, l.names.Of(l.e.cfg.Name), nil), stuck)
+}
+
+// newSatellites returns the driver's own queues.
+func (l *launch) newSatellites() *satellites {
+	finder, _ := l.conn.(transport.Satellites)
+	return &satellites{
+		finder: finder, log: l.e.cfg.Logger, watch: l.watch, open: l.openSatellite,
+		search: pump.Reception{Queue: "the transport's own queues"},
+	}
+}
+
+// openSatellite opens the source of a driver's own queue. A failed message is requeued after a
+// pause.
+func (l *launch) openSatellite(ctx context.Context, sat transport.Satellite) (source, error) {
+	handle := func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
+		l.loop.Forward(ctx, l.receive(d, slot, sat.Queue, nil), sat.Handle)
+	}
+	return l.openSource(ctx, transport.ReceiverOptions{Queue: sat.Queue}, max(1, sat.Concurrency), handle, nil)
+}
+
+// serial returns a function that sets whether the sources start a single message at a time.
+func serial(sources []source) func(bool) {
+	return func(on bool) {
+		for _, s := range sources {
+			s.SetSerial(on)
+		}
+	}
+}
+
+// untilReturned waits for the result of a run. If handlers outlast the stop, untilReturned closes the
+// connections, so that the handlers can neither send nor commit, and returns a StuckError.
+func untilReturned(ctx context.Context, e *Endpoint, ran <-chan error) error {
+	select {
+	case err := <-ran:
+		return err
+	case <-ctx.Done():
+	}
+	if e.cfg.StopTimeout < 0 {
+		return <-ran
+	}
+	lasting := context.WithoutCancel(ctx)
+	waiting, end := context.WithCancel(lasting)
+	defer end()
+	result := make(chan error, 1)
+	go func() {
+		result <- <-ran
+		end()
+	}()
+	if backoff.Sleep(waiting, e.cfg.StopTimeout+100*time.Millisecond) == nil {
+		warnOfStuck(lasting, e)
+	}
+	for pause := stuckGrace - 100*time.Millisecond; backoff.Sleep(waiting, pause) == nil; pause = time.Second {
+		if err := abandon(lasting, e); err != nil {
+			return err
+		}
+	}
+	return <-result
+}
+
+// warnOfStuck logs the handlers that run on after the end of the context of handlers.
+func warnOfStuck(ctx context.Context, e *Endpoint) {
+	live := e.live.Load()
+	if live == nil {
+		return
+	}
+	if stuck := stuckHandlers(live.Calls.Running(0)); len(stuck) > 0 {
+		e.cfg.Logger.LogAttrs(ctx, slog.LevelError, "handlers run on after StopTimeout, although their context has ended: Run returns without them in 5 s",
+			slog.String("endpoint", e.cfg.Name), slog.Int("count", len(stuck)), slog.String("handlers", namesOf(stuck)))
+	}
+}
+
+// abandon closes the connections and returns a StuckError if handlers have run for the grace period
+// and longer.
+func abandon(ctx context.Context, e *Endpoint) error {
+	live := e.live.Load()
+	if live == nil {
+		return nil
+	}
+	stuck := stuckHandlers(live.Calls.Running(stuckGrace))
+	if len(stuck) == 0 {
+		return nil
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		if err := errors.Join(live.conn.Close(), live.Outbox.Close()); err != nil {
+			e.cfg.Logger.WarnContext(ctx, "a connection could not be closed", slog.Any("error", err))
+		}
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeGrace):
+	}
+	return &StuckError{Endpoint: e.cfg.Name, Handlers: stuck}
 }

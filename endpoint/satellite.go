@@ -24,19 +24,16 @@ const (
 // satellites are the driver's own queues, each with a pump. The search for the queues goes on until
 // the broker has answered for all.
 type satellites struct {
-	live    *live
 	finder  transport.Satellites // nil: the driver has none
-	search  pump.Reception       // fails while the search does
-	awaited []string             // queues that may not exist yet
+	log     *slog.Logger
+	watch   func(context.Context, *pump.Reception) func(error)
+	open    func(context.Context, transport.Satellite) (source, error)
+	search  pump.Reception // fails while the search does
+	awaited []string       // queues that may not exist yet
 
 	mu      sync.Mutex // guards the rest
 	sources []source
 	accepts string // the first of the queues that accepts messages of the endpoint; "" for none
-}
-
-func (l *live) newSatellites() *satellites {
-	finder, _ := l.conn.(transport.Satellites)
-	return &satellites{live: l, finder: finder, search: pump.Reception{Queue: "the transport's own queues"}}
 }
 
 // run receives from the queues until ctx ends.
@@ -46,7 +43,7 @@ func (s *satellites) run(ctx context.Context) error {
 	}
 	var (
 		running sync.WaitGroup
-		note    = s.live.watch(ctx, &s.search)
+		note    = s.watch(ctx, &s.search)
 		pause   = backoff.Backoff{Min: satelliteMin, Max: satelliteMax}
 	)
 	for failed := false; ; failed = true {
@@ -57,12 +54,12 @@ func (s *satellites) run(ctx context.Context) error {
 		note(err)
 		if err == nil {
 			if failed {
-				s.live.e.cfg.Logger.InfoContext(ctx, "all of the transport's own queues were found, and are received from")
+				s.log.InfoContext(ctx, "all of the transport's own queues were found, and are received from")
 			}
 			break
 		}
 		if !failed {
-			s.live.e.cfg.Logger.WarnContext(ctx, "a queue of the transport's own could not be looked for; until it is found, it is not received from",
+			s.log.WarnContext(ctx, "a queue of the transport's own could not be looked for; until it is found, it is not received from",
 				slog.Any("error", err))
 		}
 		if pause.Wait(ctx) != nil {
@@ -73,7 +70,7 @@ func (s *satellites) run(ctx context.Context) error {
 	return closeAll(s.sources)
 }
 
-// find starts to receive from each queue that is found and not received from yet.
+// find opens each queue that is found and not open yet.
 func (s *satellites) find(ctx context.Context, running *sync.WaitGroup) error {
 	within, cancel := context.WithTimeout(ctx, satelliteTimeout)
 	defer cancel()
@@ -90,7 +87,7 @@ func (s *satellites) find(ctx context.Context, running *sync.WaitGroup) error {
 			}
 			continue
 		}
-		opened, err := s.open(ctx, sat)
+		opened, err := s.receive(ctx, sat)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -104,13 +101,13 @@ func (s *satellites) find(ctx context.Context, running *sync.WaitGroup) error {
 func (s *satellites) await(ctx context.Context, sat transport.Satellite) {
 	pause := backoff.Backoff{Min: satelliteMin, Max: satelliteMax}
 	for sat.Wait(ctx) == nil {
-		opened, err := s.open(ctx, sat)
+		opened, err := s.receive(ctx, sat)
 		if err == nil {
 			opened.Run(ctx)
 			return
 		}
 		if ctx.Err() == nil {
-			s.live.e.cfg.Logger.WarnContext(ctx, "a queue of the transport's own is not received from: it is tried again",
+			s.log.WarnContext(ctx, "a queue of the transport's own is not received from: it is tried again",
 				slog.String("queue", sat.Queue), slog.Any("error", err))
 		}
 		if pause.Wait(ctx) != nil {
@@ -119,9 +116,9 @@ func (s *satellites) await(ctx context.Context, sat transport.Satellite) {
 	}
 }
 
-func (s *satellites) open(ctx context.Context, sat transport.Satellite) (source, error) {
-	opts := transport.ReceiverOptions{Queue: sat.Queue}
-	opened, err := s.live.openSource(ctx, opts, max(1, sat.Concurrency), s.handle(sat), nil)
+// receive opens the source of a queue.
+func (s *satellites) receive(ctx context.Context, sat transport.Satellite) (source, error) {
+	opened, err := s.open(ctx, sat)
 	if err == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -153,13 +150,5 @@ func (s *satellites) addTo(h *Health) {
 	}
 	if since, err := s.search.Failing(); err != nil {
 		h.bad("the search for the transport's own queues has been failing since %s: %v", since.UTC().Format(time.RFC3339), err)
-	}
-}
-
-// handle returns the function that the pump calls for each message of a driver's own queue. A
-// message that fails is requeued after a pause.
-func (s *satellites) handle(sat transport.Satellite) handleFunc {
-	return func(ctx context.Context, d transport.Delivery, slot *pump.Slot) {
-		s.live.loop.Forward(ctx, messageOf(s.live, d, slot, sat.Queue, nil), sat.Handle)
 	}
 }

@@ -1,11 +1,9 @@
 package endpoint
 
 import (
-	"errors"
 	"fmt"
 	"mime"
 
-	"github.com/holdfast-go/holdfast/internal/jsonloss"
 	"github.com/holdfast-go/holdfast/serialization"
 )
 
@@ -41,21 +39,6 @@ func (s serializers) reader(contentType string) (serialization.Serializer, error
 		types = append(types, one.ContentType())
 	}
 	return nil, fmt.Errorf("content type %.512q: this endpoint reads %q", contentType, types)
-}
-
-// checkBodies returns an error for each message type whose values the serializer JSON does not
-// write and read completely.
-func (from *sender) checkBodies() error {
-	if from.serializers.writer() != serialization.JSON {
-		return nil
-	}
-	var errs []error
-	for _, t := range from.types.all {
-		if err := jsonloss.Check(t.goType); err != nil {
-			errs = append(errs, fmt.Errorf("message %v is not sent completely: %w", t.goType, err))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 func (s serializers) named(contentType string) serialization.Serializer {

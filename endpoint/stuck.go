@@ -2,17 +2,11 @@ package endpoint
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
-	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/pump"
 )
 
@@ -70,107 +64,6 @@ func stuckHandlers(late []overdue.Late) []StuckHandler {
 		all = append(all, StuckHandler{Handler: l.Handler, Queue: l.Queue, MessageID: l.Message, Running: l.Running})
 	}
 	return all
-}
-
-// untilReturned waits for the result of a run. It returns a StuckError when handlers outlast the
-// stop: then the connections are closed, so that the handlers can neither send nor commit any more.
-func (e *Endpoint) untilReturned(ctx context.Context, ran <-chan error) error {
-	select {
-	case err := <-ran:
-		return err
-	case <-ctx.Done():
-	}
-	if e.cfg.StopTimeout < 0 {
-		return <-ran
-	}
-	lasting := context.WithoutCancel(ctx)
-	waiting, end := context.WithCancel(lasting)
-	defer end()
-	result := make(chan error, 1)
-	go func() {
-		result <- <-ran
-		end()
-	}()
-	if backoff.Sleep(waiting, e.cfg.StopTimeout+100*time.Millisecond) == nil {
-		e.warnOfStuck(lasting)
-	}
-	for pause := stuckGrace - 100*time.Millisecond; backoff.Sleep(waiting, pause) == nil; pause = time.Second {
-		if err := e.abandon(lasting); err != nil {
-			return err
-		}
-	}
-	return <-result
-}
-
-// watchCalls logs calls that are late until the result is called.
-func (l *live) watchCalls(ctx context.Context) (end func()) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var running sync.WaitGroup
-	running.Go(func() { l.Calls.Run(ctx) })
-	return func() {
-		cancel()
-		running.Wait()
-	}
-}
-
-// warnOfStuck logs the handlers that run although their context has ended.
-func (e *Endpoint) warnOfStuck(ctx context.Context) {
-	live := e.live.Load()
-	if live == nil {
-		return
-	}
-	if stuck := stuckHandlers(live.Calls.Running(0)); len(stuck) > 0 {
-		e.cfg.Logger.LogAttrs(ctx, slog.LevelError, "handlers run on after StopTimeout, although their context has ended: Run returns without them in 5 s",
-			slog.String("endpoint", e.cfg.Name), slog.Int("count", len(stuck)), slog.String("handlers", namesOf(stuck)))
-	}
-}
-
-// abandon closes the connections and returns a StuckError if handlers have run for the grace period
-// and longer.
-func (e *Endpoint) abandon(ctx context.Context) error {
-	live := e.live.Load()
-	if live == nil {
-		return nil
-	}
-	stuck := stuckHandlers(live.Calls.Running(stuckGrace))
-	if len(stuck) == 0 {
-		return nil
-	}
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		if err := errors.Join(live.conn.Close(), live.Outbox.Close()); err != nil {
-			e.cfg.Logger.WarnContext(ctx, "a connection could not be closed", slog.Any("error", err))
-		}
-	}()
-	select {
-	case <-closed:
-	case <-time.After(closeGrace):
-	}
-	return &StuckError{Endpoint: e.cfg.Name, Handlers: stuck}
-}
-
-// addFunctions adds the functions that do not return to h.
-func (l *live) addFunctions(h *Health) {
-	if late := l.Calls.LateFunctions(); len(late) > 0 {
-		h.Warnings = append(h.Warnings, "functions do not return: "+namesOf(stuckHandlers(late)))
-	}
-}
-
-// addStuck adds the calls of the source's queue to h if they take all slots.
-func (l *live) addStuck(h *Health, queue string, slots int) {
-	late := l.Calls.Late(queue)
-	if len(late) < max(1, slots) || !takeAll(late) {
-		return
-	}
-	text := fmt.Sprintf("all %d slots of %q are taken by calls that do not return: %s", slots, queue, namesOf(stuckHandlers(late)))
-	if slices.ContainsFunc(late, func(c overdue.Late) bool { return c.Limit == 0 }) {
-		h.Warnings = append(h.Warnings, text)
-		return
-	}
-	if !slices.Contains(h.Reasons, text) { // of the quarantine, which has the name of its endpoint
-		h.bad("%s", text)
-	}
 }
 
 // takeAll reports whether no further message starts while the calls do not return. Many calls have
