@@ -122,7 +122,8 @@ func (r *receiver) receiveDirect(ctx context.Context, limit int, maxBytes int64)
 	if r.more.Load() && r.claimed.Swap(0) != 0 {
 		return r.takeDirect(limit, maxBytes)
 	}
-	timer := time.NewTimer(time.Until(time.Unix(0, r.claimed.Load()).Add(claimEvery)))
+	wait := time.Until(time.Unix(0, r.claimed.Load()).Add(claimEvery))
+	timer := time.NewTimer(min(wait, claimEvery)) // the clock may have been set back
 	defer timer.Stop()
 	for {
 		select { // before rows are taken, so that others do not wait for ever

@@ -219,6 +219,21 @@ func TestOtherRowsAreClaimedBesideDirectOnes(t *testing.T) {
 	})
 }
 
+// After the clock of this process was set back, the last claim is in the future.
+func TestAClockThatIsSetBackDelaysNoClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newInbox(t)
+		_, r := openDirect(t, f)
+		f.insert(&Row{Queue: "a", ID: "other", Headers: []byte("{}")}) // no notification
+		r.(*receiver).claimed.Store(time.Now().Add(time.Hour).UnixNano())
+		began := time.Now()
+		ids, _ := received(t, r)
+		if took := time.Since(began); !slices.Equal(ids, []string{"other"}) || took > claimEvery {
+			t.Errorf("received %v after %v, want the row of another process", ids, took)
+		}
+	})
+}
+
 // Direct rows come in the order of their inserts, and within the bounds.
 func TestDirectRowsComeInInsertOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
