@@ -49,7 +49,7 @@ type store struct {
 	statements dialect.Memo[string] // text of composed statements by their shape
 	commits    commits              // of callers' transactions
 	detector   dialect.Detector     // of foreign tables
-	clock      serverClock
+	clock      dialect.Clock        // of the server
 
 	routingAsked atomic.Bool
 
@@ -68,7 +68,8 @@ type settings struct {
 // openStore connects, or shares the connections of other stores with the same address.
 func openStore(ctx context.Context, cfg, listening *pgxpool.Config, set settings) (*store, error) {
 	s := &store{settings: set, self: fmt.Sprintf("%016x", rand.Uint64()), open: map[*handlerTx]struct{}{}}
-	s.clock.log, s.clock.execute = set.log, s.execute
+	s.clock.Log = set.log
+	s.clock.Restore, s.clock.MaxRestored = restorer(s), maxRestored
 	s.recordStatements = newRecordStatements(s.records())
 	s.detector = dialect.Detector{Suspect: refusedByForeign, Detect: s.detectForeign, Foreign: s.Foreign}
 	if ctx.Err() != nil { // which shared connections would not notice

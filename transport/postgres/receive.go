@@ -12,7 +12,9 @@ import (
 )
 
 // Claim implements [tablequeue.Queues].
-func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, time.Duration, error) {
+func (s *store) Claim(
+	ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed,
+) ([]tablequeue.Claimed, time.Duration, error) {
 	var (
 		row  tablequeue.Claimed
 		next int64
@@ -22,7 +24,8 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 	asked := time.Now()
 	from, all := t.front.begin(asked)
 	maxBytes := cmp.Or(c.MaxBytes, math.MaxInt64)
-	rows, err := s.query(ctx, s.leases, t.claim, c.Limit, c.For.Microseconds(), c.Lease, c.Owner, from.visibleAt, from.seq, maxBytes)
+	rows, err := s.query(ctx, s.leases, t.claim, c.Limit, c.For.Microseconds(), c.Lease, c.Owner,
+		from.visibleAt, from.seq, maxBytes)
 	if err == nil {
 		var due int64
 		to := []any{&row.Seq, &row.ID, &row.Headers, &row.Body, &row.Count, &row.Expired, &due}
@@ -42,18 +45,20 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 	if err != nil {
 		return into[:0], 0, s.failed(err, "receive from queue %q", c.Queue)
 	}
-	if s.clock.follow(ctx, t, c.For, now, asked, time.Now()) && len(into) == 0 {
+	if s.clock.Follow(ctx, c.Queue, c.For, now, asked, time.Now()) && len(into) == 0 {
 		next = 1
 	}
 	return into, time.Duration(next) * time.Microsecond, nil
 }
 
-// uncommitted is the time for which rows that were inserted or retried may not be committed yet, as
-// far as the place that a claim reports is concerned.
+// uncommitted is the time for which rows that were inserted or retried may not be committed yet, for
+// the place in the report of a claim.
 const uncommitted = 250 * time.Millisecond
 
 // Renew implements [tablequeue.Queues].
-func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lease, d time.Duration) ([]bool, error) {
+func (s *store) Renew(
+	ctx context.Context, queue string, leases []tablequeue.Lease, d time.Duration,
+) ([]bool, error) {
 	seqs, ids := make(array[number], len(leases)), make(array[number], len(leases))
 	lost := make([]bool, len(leases))
 	for i, l := range leases {

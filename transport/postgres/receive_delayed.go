@@ -11,24 +11,24 @@ import (
 )
 
 // An endpoint of NServiceBus keeps its delayed messages in a table with the columns headers, body
-// and due (and an id, which has no meaning). due is a timestamptz to which it assigns the time in
-// UTC as a timestamp without a zone: the server takes that for a time in the session's time zone,
-// and compares it in the same way. So the value is wrong by the offset of the zone, and right in
-// all sessions with that zone.
+// and due, and an id without a meaning. The endpoint assigns the time in UTC as a timestamp without
+// a zone to due, a timestamptz: the server reads the value as a time in the session's time zone,
+// and compares the value in the same way. So due is wrong by the offset of the zone, and right in
+// all sessions with the same zone.
 
 // nowInSession is the current time as NServiceBus writes and compares it.
 const nowInSession = `(now() AT TIME ZONE 'UTC')::timestamptz`
 
 // delayedTable returns the quoted name of the table with the delayed messages of NServiceBus beside
-// t. ok is false where no table can have that name, which the server would truncate.
+// t. ok is false if the server would truncate the name.
 func (s *store) delayedTable(t *table) (quoted string, ok bool) {
 	schema, plain := s.split(t.name)
 	name := plain + tablequeue.DelayedSuffix
 	return quote(schema, name), len(name) <= maxName
 }
 
-// delayedColumns returns the number of columns of the table $1 that are those of a table of delayed
-// messages; null where there is no such table.
+// delayedColumns returns the number of columns of the table $1 that a table of delayed messages has;
+// null if the table does not exist.
 const delayedColumns = `SELECT CASE WHEN to_regclass($1) IS NOT NULL THEN (
 	SELECT count(*) FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
 	WHERE c.oid = to_regclass($1) AND c.relkind = 'r' AND NOT a.attisdropped

@@ -36,10 +36,10 @@ const (
 
 // front is the place at which the visible rows of a queue begin, as far as this process knows.
 // While another transaction holds an old snapshot, the index keeps the entries of deleted rows, and
-// a claim from the beginning reads them all. Where that is slow, claims begin at the front, and
-// only some cover the whole queue: a row may become visible behind the front, because visible_at is
-// the time of a statement, not of its commit. The zero front covers the whole queue. It is safe for
-// concurrent use.
+// a claim from the beginning reads all these entries. If the claim is slow, claims begin at the
+// front, and only some cover the whole queue: a row may become visible behind the front, because
+// visible_at is the time of a statement, not of the commit. The zero front covers the whole queue.
+// A front is safe for concurrent use.
 type front struct {
 	mu    sync.Mutex // guards the rest
 	at    place
@@ -47,8 +47,8 @@ type front struct {
 	until time.Time // claims begin at the front until then; zero: not two in a row have been slow
 }
 
-// begin returns the place after which a claim begins, and reports whether that is the beginning of
-// the queue.
+// begin returns the place after which a claim begins, and reports whether the place is the
+// beginning of the queue.
 func (f *front) begin(now time.Time) (from place, all bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

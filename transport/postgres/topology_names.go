@@ -30,7 +30,6 @@ type table struct {
 	filtersAt     atomic.Int64 // when lookAtFilters looked, in nanoseconds since 1970
 	filtered      atomic.Bool  // by that look
 	largeUntil    atomic.Int64 // in nanoseconds since 1970: until then the table is taken to be large
-	restored      atomic.Int64 // the number of the last step back whose rows are visible again
 	claim, renew, abandon, orphans, restore,
 	cancel, update, sweep, purge, lock, take, byIndex string
 	find, record, forget, forgetKeys string       // of an inbox
