@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
@@ -37,7 +36,7 @@ func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tableque
 		return nil
 	}, `select seq, id, headers, body, delivery_count from holdfast_messages not indexed
 		where queue = ? and seq > ? and seq <= ? and coalesce(expires_at > ?, true)
-		order by seq limit ?`, p.Queue, p.After, p.Last, micros(time.Now()), p.Limit)
+		order by seq limit ?`, p.Queue, p.After, p.Last, s.clock.now(), p.Limit)
 	if err != nil && !errors.Is(err, errPageFull) {
 		return nil, fmt.Errorf("sqlite: look at queue %q: %w", p.Queue, explain(err))
 	}
@@ -47,7 +46,7 @@ func (s *store) Browse(ctx context.Context, p tablequeue.Page) (found []tableque
 // Purge implements [tablequeue.Browsing].
 func (s *store) Purge(ctx context.Context, queue string) (n int64, err error) {
 	err = s.writer.do(ctx, durable, func(tx *sql.Tx) error {
-		res, err := tx.Exec(`delete from holdfast_messages where queue = ? and visible_at <= ?`, queue, micros(time.Now()))
+		res, err := tx.Exec(`delete from holdfast_messages where queue = ? and visible_at <= ?`, queue, s.clock.now())
 		if err == nil {
 			n, err = res.RowsAffected()
 		}
@@ -61,7 +60,7 @@ const leaseRow = `update holdfast_messages set lease_id = ? where queue = ? and 
 // Take implements [tablequeue.Browsing].
 func (s *store) Take(ctx context.Context, u *tablequeue.Unit) error {
 	err := s.writer.do(ctx, durable, func(tx *sql.Tx) error {
-		now := micros(time.Now())
+		now := s.clock.now()
 		if _, err := tx.Exec(leaseRow, u.Lease.ID, u.Queue, u.Lease.Seq, now); err != nil {
 			return err
 		}

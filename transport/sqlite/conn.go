@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -29,7 +28,7 @@ type store struct {
 	first  *sql.Stmt // on read: returns when the first row of a queue becomes visible
 	find   *sql.Stmt // on read: looks for keys in an inbox
 
-	claimed sync.Map // the queues that were claimed from, by name
+	clock clock
 }
 
 // prepare migrates the tables and prepares the statements. It can be repeated.
@@ -129,9 +128,7 @@ func (s *store) Check(queue string) error {
 	return nil
 }
 
-// The file stores time in microseconds since 1970. All processes are on one machine, so that the
-// clock of each is the database's.
-
+// micros returns a time as the file stores it: in microseconds since 1970.
 func micros(t time.Time) int64 { return t.UnixMicro() }
 
 // farthest is the latest time that the file stores. A later one is stored as this.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -34,6 +35,8 @@ func open(ctx context.Context, path string, relaxed bool) (_ *store, err error) 
 		write: connect(abs, "_txlock=immediate&_synchronous="+synchronous, 1, texts, statements),
 		read:  connect(abs, "_query_only=1", maxReaders, nil, nil),
 	}
+	s.clock.wall, s.clock.Log = time.Now, slog.New(slog.DiscardHandler)
+	s.clock.Restore, s.clock.MaxRestored = restorer(s), maxRestored
 	conn, err := connection(ctx, s.write)
 	if err != nil {
 		return nil, errors.Join(err, s.disconnect())

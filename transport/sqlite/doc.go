@@ -35,10 +35,19 @@
 // last deliveries, so that their attempts are not counted.
 //
 // Messages are leased: a process that is killed keeps its messages from others until
-// Transport.Lease has run out. Time is the machine's wall clock: one that steps forward by more
-// than a lease ends all leases, so that messages which are being handled are delivered once more;
-// one that steps back keeps those of a killed process for longer by as much. A clock that is
-// adjusted gradually does neither.
+// Transport.Lease has run out.
+//
+// Time is the machine's wall clock. A clock that is adjusted gradually has no effect. A step by
+// more than 5 s is found by the next look for messages, and logged:
+//
+//   - After a step forward by more than a lease all leases are over, so that messages which are
+//     being handled are delivered once more. Delayed messages arrive earlier by the step.
+//   - After a step back the messages that were ready are made ready again. Delayed messages arrive
+//     later by the step. Leases are shortened by the step if the step is longer than four leases.
+//     After a shorter step, a killed process keeps its messages for longer by the step.
+//   - A process that has not looked for messages in the minute before a step back does not find
+//     the step. A message that is delayed after a step back, and before every process has found
+//     the step, may arrive early.
 //
 // # What it needs
 //

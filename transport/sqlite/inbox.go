@@ -100,14 +100,14 @@ func (s *store) findKeys(
 
 // DueForForgetting implements [tablequeue.Inboxes].
 func (s *store) DueForForgetting(ctx context.Context, inbox string, pause time.Duration) (bool, error) {
-	now := time.Now()
+	now := s.clock.wall()
 	n, err := s.forget(ctx, markForgetting, micros(now), inbox, micros(now.Add(-pause)))
 	return n > 0, failed(err, "look for old ids in inbox %q", inbox)
 }
 
 // Forget implements [tablequeue.Inboxes].
 func (s *store) Forget(ctx context.Context, inbox string, age time.Duration, limit int) (int64, error) {
-	n, err := s.forget(ctx, forgetOld, inbox, micros(time.Now().Add(-age)), limit)
+	n, err := s.forget(ctx, forgetOld, inbox, micros(s.clock.wall().Add(-age)), limit)
 	return n, failed(err, "remove old ids from inbox %q", inbox)
 }
 
@@ -146,7 +146,7 @@ const keySize = 80
 // InspectInbox implements [tablequeue.Inboxes]. It reads an index of all keys, a million in about
 // 70 ms.
 func (s *store) InspectInbox(ctx context.Context, inbox string) (transport.InboxStats, error) {
-	stats, now := transport.InboxStats{Name: inbox}, time.Now()
+	stats, now := transport.InboxStats{Name: inbox}, s.clock.wall()
 	var oldest sql.Null[int64]
 	err := unlessBusy(ctx, func() error {
 		return s.read.QueryRowContext(ctx, inspectInbox, inbox, micros(now.Add(-time.Hour))).Scan(&stats.Rows, &stats.LastHour, &oldest)

@@ -11,7 +11,7 @@ import (
 // Claim implements [tablequeue.Queues]. It reads before it writes, so that an empty queue takes no
 // lock.
 func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, time.Duration, error) {
-	s.claimed.LoadOrStore(c.Queue, nil)
+	s.clock.follow(ctx, &c)
 	next, due, err := s.look(ctx, c.Queue)
 	if err == nil && !due {
 		return into, next, nil
@@ -19,7 +19,7 @@ func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue
 	rows := into
 	if err == nil {
 		err = s.writer.do(ctx, lease, func(*sql.Tx) (err error) {
-			now := micros(time.Now())
+			now := s.clock.now()
 			if rows, err = s.writer.claimRows(c, now, into); err != nil || len(rows) > len(into) {
 				return err
 			}
@@ -41,7 +41,7 @@ func (s *store) look(ctx context.Context, queue string) (next time.Duration, due
 	}
 	err = unlessBusy(ctx, func() error {
 		row := s.first.QueryRowContext(context.WithoutCancel(ctx), queue)
-		next, due, err = until(row, micros(time.Now()))
+		next, due, err = until(row, s.clock.now())
 		return err
 	})
 	return next, due, err
@@ -92,7 +92,7 @@ func (w *writer) claimRows(c tablequeue.Claim, now int64, into []tablequeue.Clai
 func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lease, d time.Duration) ([]bool, error) {
 	lost := make([]bool, len(leases))
 	err := s.writer.do(ctx, lease, func(*sql.Tx) error {
-		end := later(micros(time.Now()), d)
+		end := later(s.clock.now(), d)
 		for i, l := range leases {
 			n, err := s.writer.change(renewLease, end, l.Seq, l.ID)
 			if err != nil {
@@ -108,7 +108,7 @@ func (s *store) Renew(ctx context.Context, queue string, leases []tablequeue.Lea
 // Hasten implements [tablequeue.Hastener].
 func (s *store) Hasten(ctx context.Context, queue string, seqs []int64) error {
 	err := s.writer.do(ctx, lease, func(*sql.Tx) error {
-		now := micros(time.Now())
+		now := s.clock.now()
 		for _, seq := range seqs {
 			if _, err := s.writer.change(hastenDeferred, now, queue, seq, queue, now); err != nil {
 				return err
@@ -122,7 +122,7 @@ func (s *store) Hasten(ctx context.Context, queue string, seqs []int64) error {
 // Abandon implements [tablequeue.Queues].
 func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
 	err := s.writer.do(ctx, lease, func(*sql.Tx) error {
-		now := micros(time.Now())
+		now := s.clock.now()
 		_, err := s.writer.change(abandonLeases, now, queue, now, later(now, d), owner)
 		return err
 	})

@@ -35,7 +35,9 @@ func (s *store) Listen(ctx context.Context, ready func(), wake func(queue string
 		}
 		if now != known {
 			known, pause = now, minListen
-			s.claimed.Range(func(queue, _ any) bool { wake(queue.(string)); return true }) //nolint:errcheck // its keys are names
+			for queue := range s.clock.Queues() {
+				wake(queue)
+			}
 		}
 		if err := backoff.Sleep(ctx, pause); err != nil {
 			return err

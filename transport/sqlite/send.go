@@ -20,7 +20,7 @@ func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
 	err := s.writer.do(ctx, durable, func(*sql.Tx) error {
-		now := micros(time.Now())
+		now := s.clock.now()
 		for _, u := range units {
 			if err := s.writer.write(u, now, nil); err != nil {
 				return err

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
@@ -20,7 +19,7 @@ func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) err
 	}
 	err := s.sameFile(ctx, theirs)
 	if err == nil && len(rows) > 0 {
-		err = insertIn(ctx, theirs, rows)
+		err = insertIn(ctx, theirs, rows, s.clock.now())
 	}
 	if isBusy(err) {
 		err = fmt.Errorf("the file is locked by another transaction: "+
@@ -53,7 +52,7 @@ func ofSQLite(ctx context.Context, err error) error {
 
 // insertIn leaves tx as it was when it fails. Its statements ignore the end of ctx: SQLite would
 // end the transaction.
-func insertIn(ctx context.Context, tx *sql.Tx, rows []tablequeue.Row) error {
+func insertIn(ctx context.Context, tx *sql.Tx, rows []tablequeue.Row, now int64) error {
 	ctx = context.WithoutCancel(ctx)
 	execute := func(query string) error {
 		_, err := tx.ExecContext(ctx, query)
@@ -76,7 +75,7 @@ func insertIn(ctx context.Context, tx *sql.Tx, rows []tablequeue.Row) error {
 			}
 			return stmt, err
 		}
-		return insertRows(prepared, rows, micros(time.Now()))
+		return insertRows(prepared, rows, now)
 	})
 	return err
 }

@@ -82,7 +82,7 @@ func (s *store) installRecords(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.each(ctx, "table of records", []string{dialect.RecordTable}, installInbox, micros(time.Now()))
+	return s.each(ctx, "table of records", []string{dialect.RecordTable}, installInbox, s.clock.now())
 }
 
 // LoadRecord implements [tablequeue.RecordTx]. It takes no lock: Complete compares.
@@ -224,7 +224,7 @@ func (s *store) InspectRecords(ctx context.Context, kind string) (stats transpor
 		return s.read.QueryRowContext(ctx, countRecord, []byte(kind)).Scan(&stats.Active, &stats.Ended, &oldest)
 	})
 	if oldest.Valid {
-		stats.Oldest = time.Duration(max(0, micros(time.Now())-oldest.V)) * time.Microsecond
+		stats.Oldest = time.Duration(max(0, s.clock.now()-oldest.V)) * time.Microsecond
 	}
 	return stats, failed(withoutTable(err), "inspect records")
 }
@@ -244,7 +244,7 @@ func (s *store) DueForForgettingRecords(ctx context.Context, pause time.Duration
 // ForgetRecords implements [tablequeue.Records].
 func (s *store) ForgetRecords(ctx context.Context, limit int) (n int64, err error) {
 	err = s.writer.do(ctx, lease, func(*sql.Tx) (err error) {
-		n, err = s.writer.execute(forgetRecords, micros(time.Now()), limit)
+		n, err = s.writer.execute(forgetRecords, s.clock.now(), limit)
 		return err
 	})
 	return n, failed(withoutTable(err), "remove ended records")

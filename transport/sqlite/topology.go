@@ -36,7 +36,7 @@ func (s *store) Install(ctx context.Context, plan transport.Plan) error {
 		err = s.installTimers(ctx)
 	}
 	if err == nil {
-		err = s.each(ctx, "inbox", plan.Inboxes, installInbox, micros(time.Now()))
+		err = s.each(ctx, "inbox", plan.Inboxes, installInbox, s.clock.now())
 	}
 	if err == nil && len(plan.Records) > 0 {
 		err = s.installRecords(ctx)
@@ -104,7 +104,7 @@ const inspect = `
 
 // Inspect implements [tablequeue.Topology].
 func (s *store) Inspect(ctx context.Context, queue string) (stats transport.QueueStats, err error) {
-	now := micros(time.Now())
+	now := s.clock.now()
 	err = s.query(ctx, func(rows *sql.Rows) error {
 		var oldest sql.Null[int64]
 		err := rows.Scan(&stats.Name, &stats.Ready, &stats.Unsettled, &stats.Delayed, &oldest)

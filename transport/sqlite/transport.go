@@ -41,7 +41,7 @@ func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	if err != nil {
 		return nil, err
 	}
-	s.writer.log = env.Log()
+	s.writer.log, s.clock.Log = env.Log(), env.Log()
 	// With one flusher all units that arrive during a commit are one batch, which makes the fewest
 	// commits.
 	return tablequeue.Open(s, tablequeue.Config{Lease: t.Lease, Flushers: 1, Env: env}), nil

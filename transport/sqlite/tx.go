@@ -92,7 +92,7 @@ func (t *deferredTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 		kind = durable
 	}
 	err = w.do(ctx, kind, func(tx *sql.Tx) error {
-		now := micros(time.Now())
+		now := t.store.clock.now()
 		return w.write(u, now, func() error {
 			if err := w.writeRecords(u.Records, t.loaded, now); err != nil {
 				return err
