@@ -38,6 +38,7 @@ type store struct {
 	tables   dialect.Memo[*table]
 	inboxes  dialect.Memo[*inboxTable]
 	detector dialect.Detector // of the tables' traits
+	clock    dialect.Clock    // of the server
 
 	life context.Context //nolint:containedctx // of handlers' transactions: ends when Close begins
 	end  context.CancelFunc
@@ -76,6 +77,8 @@ func (e *connectError) Unwrap() error { return e.cause }
 func newStore(c connector, set dialect.Settings) *store {
 	s := &store{Settings: set, log: slog.New(slog.DiscardHandler), db: openDB(c, poolSize), handlers: openDB(c, set.MaxTx)}
 	s.detector = dialect.Detector{Suspect: refusedByTrait, Detect: s.detectTraits, Foreign: s.Foreign}
+	s.clock.Log = s.log
+	s.clock.Restore, s.clock.MaxRestored = restorer(s), tablequeue.MaxSwept
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
 }

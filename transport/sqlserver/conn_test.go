@@ -51,10 +51,10 @@ func TestClaimReadsRows(t *testing.T) {
 }
 
 func TestClaimOfNothingTellsWhenTheNextRowIsDue(t *testing.T) {
-	row := []driver.Value{int64(1500)}
+	now := time.Now()
 	_, s := newFake(t, map[string]answer{
-		"[due]":   {sets: [][][]driver.Value{{}, {row}}},
-		"[empty]": {sets: [][][]driver.Value{{}, {}}},
+		"[due]":   claimed(now, int64(1500)),
+		"[empty]": claimed(now, nil),
 	})
 	for queue, want := range map[string]time.Duration{"due": 1500 * time.Microsecond, "empty": 0} {
 		rows, next, err := s.Claim(t.Context(), tablequeue.Claim{Queue: queue, Limit: 1}, nil)
@@ -62,6 +62,12 @@ func TestClaimOfNothingTellsWhenTheNextRowIsDue(t *testing.T) {
 			t.Errorf("%s: %d rows, next %v, error %v; want none, %v", queue, len(rows), next, err, want)
 		}
 	}
+}
+
+// claimed is the answer to a claim of no rows: the server's time, and the microseconds until the
+// next row is due.
+func claimed(now time.Time, next driver.Value) answer {
+	return answer{sets: [][][]driver.Value{{}, {{now, next}}}}
 }
 
 func TestRenewTellsWhichLeasesAreLost(t *testing.T) {

@@ -10,47 +10,57 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
 // Claim implements [tablequeue.Queues].
 func (s *store) Claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, time.Duration, error) {
-	var rows []tablequeue.Claimed
-	var next int64
+	var (
+		rows       []tablequeue.Claimed
+		next       int64
+		asked, now time.Time // now is the server's; zero if the answer has no time
+	)
 	err := s.repeat(ctx, c.Queue, func() (err error) {
-		rows, next, err = s.claim(ctx, c, into)
+		asked = time.Now()
+		rows, now, next, err = s.claim(ctx, c, into)
 		return err
 	})
 	if err != nil {
 		return into[:0], 0, failed(err, "receive from queue %q", c.Queue)
 	}
+	if !now.IsZero() && s.clock.Follow(ctx, c.Queue, c.For, now, asked, time.Now()) && len(rows) == 0 {
+		next = 1
+	}
 	return rows, time.Duration(next) * time.Microsecond, nil
 }
 
-// claim reads the leased rows and, without any, the result that follows: the microseconds until the
-// next row is due.
-func (s *store) claim(ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed) ([]tablequeue.Claimed, int64, error) {
+// claim reads the leased rows. The result that follows has the server's time and, without leased
+// rows, the microseconds until the next row is due.
+func (s *store) claim(
+	ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed,
+) (_ []tablequeue.Claimed, now time.Time, next int64, err error) {
 	rows, err := s.db.QueryContext(ctx, s.table(c.Queue).claim, sql.Named("limit", c.Limit),
 		sql.Named("for", c.For.Microseconds()), sql.Named("lease", c.Lease), sql.Named("owner", mssql.NVarCharMax(c.Owner)),
 		sql.Named("bytes", cmp.Or(c.MaxBytes, math.MaxInt64)))
 	if err != nil {
-		return into, 0, err
+		return into, now, 0, err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var row tablequeue.Claimed
 		if err := rows.Scan(&row.Seq, &row.ID, &row.Headers, &row.Body, &row.Count, &row.Expired); err != nil {
-			return into, 0, err
+			return into, now, 0, err
 		}
 		into = append(into, row)
 	}
-	var next int64
+	var due sql.Null[int64]
 	if rows.Err() == nil && rows.NextResultSet() && rows.Next() {
-		err = rows.Scan(&next)
+		err = rows.Scan(&now, &due)
 	}
 	if err == nil {
 		err = rows.Err()
 	}
-	return into, next, err
+	return into, now, due.V, err
 }
 
 // Renew implements [tablequeue.Queues].
@@ -104,4 +114,13 @@ func (s *store) Cancel(ctx context.Context, queue string, seq int64) (bool, erro
 		return err
 	})
 	return n > 0, failed(err, "cancel message %d of queue %q", seq, queue)
+}
+
+// restorer returns the function that makes rows of a queue of s visible after the clock was set
+// back.
+func restorer(s *store) func(context.Context, string, dialect.StepBack) (int64, error) {
+	return func(ctx context.Context, queue string, step dialect.StepBack) (int64, error) {
+		return changed(ctx, s.db, s.table(queue).restore, sql.Named("before", step.Before.UnixMicro()),
+			sql.Named("by", -step.By.Microseconds()), sql.Named("leases", step.Leases.Microseconds()))
+	}
 }

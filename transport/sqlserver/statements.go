@@ -84,7 +84,7 @@ func (t traits) id(row string) string {
 type table struct {
 	quoted string
 	traits traits
-	claim, renew, update, remove, insert,
+	claim, renew, update, remove, insert, restore,
 	abandon, orphans, cancel, take, sweep, purge,
 	last, browse, inspect, columns, create, createShared, note, drop, forget,
 	try, hasten,
@@ -136,10 +136,10 @@ UPDATE fit SET delivery_count = delivery_count + 1, visible_at = ` + later("@now
 	lease_id = @lease, lease_owner = @owner
 ` + output + `
 WHERE total <= @bytes OR total = size` + after + `
-IF @@ROWCOUNT = 0
-	SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
+DECLARE @claimed int = @@ROWCOUNT;
+SELECT @now, (SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
 	FROM ` + q + ` WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
-	WHERE visible_at > @now ORDER BY visible_at, ` + key + `;`
+	WHERE @claimed = 0 AND visible_at > @now ORDER BY visible_at, ` + key + `);`
 
 	declare, output, after = t.giving("r.n", "n", "n int")
 	t.renew = declareNow + declare + `UPDATE q SET visible_at = ` + later("@now", "@for") + `
@@ -159,6 +159,13 @@ WHERE q.visible_at > @now AND q.visible_at <= ` + later("@now", "@for")
 	t.abandon = abandon + ` AND q.lease_owner = @owner;`
 	t.orphans = abandon + `
 	AND q.lease_id IN (SELECT lease FROM OPENJSON(@leases) WITH (lease bigint '$'));`
+
+	t.restore = declareNow + fmt.Sprintf(`WITH hidden AS (
+	SELECT TOP (%d) visible_at, lease_id FROM `, tablequeue.MaxSwept) + q + dueHint + `
+	WHERE visible_at > @now AND (lease_id IS NULL AND visible_at <= ` + later("convert(datetime2(7), '19700101')", "@before") + `
+		OR lease_id IS NOT NULL AND visible_at > ` + later("@now", "@leases") + `)
+	ORDER BY visible_at, ` + key + `)
+UPDATE hidden SET visible_at = CASE WHEN lease_id IS NULL THEN @now ELSE ` + later("visible_at", "@by") + ` END;` + selectCount
 
 	t.take = `UPDATE ` + q + ` WITH (ROWLOCK) SET lease_id = @lease
 WHERE ` + key + ` = @seq AND visible_at <= sysutcdatetime();`

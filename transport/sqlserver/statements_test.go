@@ -92,7 +92,7 @@ func TestStatementsLockRowsOnly(t *testing.T) {
 	records := newRecords("dbo")
 	for name, text := range map[string]string{
 		"claim": q.claim, "renew": q.renew, "update": q.update, "remove": q.remove,
-		"abandon": q.abandon, "orphans": q.orphans, "cancel": q.cancel, "take": q.take,
+		"restore": q.restore, "abandon": q.abandon, "orphans": q.orphans, "cancel": q.cancel, "take": q.take,
 		"sweep": q.sweep, "purge": q.purge, "due to be swept": newVersions("dbo").due,
 		"record": in.record, "forget": in.forget, "forget keys": in.forgetKeys, "due to be forgotten": in.due,
 		"lock record": records.lock, "save record": records.save, "remove record": records.remove, "forget records": records.forget,

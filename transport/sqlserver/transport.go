@@ -69,7 +69,7 @@ func (m *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 		return nil, fmt.Errorf("sqlserver: %w", err)
 	}
 	s := newStore(connector{opens}, set)
-	s.adopts, s.log = m.Adopt, env.Log()
+	s.adopts, s.log, s.clock.Log = m.Adopt, env.Log(), env.Log()
 	if err := s.connect(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

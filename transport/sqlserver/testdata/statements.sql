@@ -59,10 +59,10 @@ UPDATE fit SET delivery_count = delivery_count + 1, visible_at = dateadd(microse
 OUTPUT inserted.RowVersion, lower(convert(nvarchar(36), inserted.Id)), inserted.Headers, inserted.Body,
 	inserted.delivery_count, CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END
 WHERE total <= @bytes OR total = size;
-IF @@ROWCOUNT = 0
-	SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
+DECLARE @claimed int = @@ROWCOUNT;
+SELECT @now, (SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
 	FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
-	WHERE visible_at > @now ORDER BY visible_at, RowVersion;
+	WHERE @claimed = 0 AND visible_at > @now ORDER BY visible_at, RowVersion);
 
 -- queue renew
 DECLARE @now datetime2(7) = sysutcdatetime();
@@ -94,6 +94,16 @@ CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN dateadd(microsecond, r.after_us %
 	ELSE dateadd(microsecond, r.at_us % 1000000, dateadd(second, r.at_us / 1000000 % 86400, dateadd(day, r.at_us / 1000000 / 86400, convert(datetime2(7), '19700101')))) END AS moment) AS wanted
 CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now END AS moment) AS due
 ORDER BY r.n;
+
+-- queue restore
+DECLARE @now datetime2(7) = sysutcdatetime();
+WITH hidden AS (
+	SELECT TOP (1000) visible_at, lease_id FROM [my's [schema]]].[Sales."Orders"]]'--] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE visible_at > @now AND (lease_id IS NULL AND visible_at <= dateadd(microsecond, @before % 1000000, dateadd(second, @before / 1000000 % 86400, dateadd(day, @before / 1000000 / 86400, convert(datetime2(7), '19700101'))))
+		OR lease_id IS NOT NULL AND visible_at > dateadd(microsecond, @leases % 1000000, dateadd(second, @leases / 1000000 % 86400, dateadd(day, @leases / 1000000 / 86400, @now))))
+	ORDER BY visible_at, RowVersion)
+UPDATE hidden SET visible_at = CASE WHEN lease_id IS NULL THEN @now ELSE dateadd(microsecond, @by % 1000000, dateadd(second, @by / 1000000 % 86400, dateadd(day, @by / 1000000 / 86400, visible_at))) END;
+SELECT @@ROWCOUNT;
 
 -- queue abandon
 DECLARE @now datetime2(7) = sysutcdatetime();
@@ -266,10 +276,10 @@ OUTPUT inserted.RowVersion, lower(convert(nvarchar(36), inserted.Id)), inserted.
 	inserted.delivery_count, CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END INTO @hit
 WHERE total <= @bytes OR total = size;
 SELECT seq, id, headers, body, delivery_count, expired FROM @hit;
-IF @@ROWCOUNT = 0
-	SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
+DECLARE @claimed int = @@ROWCOUNT;
+SELECT @now, (SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
 	FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
-	WHERE visible_at > @now ORDER BY visible_at, RowVersion;
+	WHERE @claimed = 0 AND visible_at > @now ORDER BY visible_at, RowVersion);
 
 -- queue with triggers renew
 DECLARE @now datetime2(7) = sysutcdatetime();
@@ -309,6 +319,16 @@ CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN dateadd(microsecond, r.after_us %
 CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now END AS moment) AS due
 ORDER BY r.n;
 SELECT seq FROM @hit;
+
+-- queue with triggers restore
+DECLARE @now datetime2(7) = sysutcdatetime();
+WITH hidden AS (
+	SELECT TOP (1000) visible_at, lease_id FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE visible_at > @now AND (lease_id IS NULL AND visible_at <= dateadd(microsecond, @before % 1000000, dateadd(second, @before / 1000000 % 86400, dateadd(day, @before / 1000000 / 86400, convert(datetime2(7), '19700101'))))
+		OR lease_id IS NOT NULL AND visible_at > dateadd(microsecond, @leases % 1000000, dateadd(second, @leases / 1000000 % 86400, dateadd(day, @leases / 1000000 / 86400, @now))))
+	ORDER BY visible_at, RowVersion)
+UPDATE hidden SET visible_at = CASE WHEN lease_id IS NULL THEN @now ELSE dateadd(microsecond, @by % 1000000, dateadd(second, @by / 1000000 % 86400, dateadd(day, @by / 1000000 / 86400, visible_at))) END;
+SELECT @@ROWCOUNT;
 
 -- queue with triggers abandon
 DECLARE @now datetime2(7) = sysutcdatetime();
@@ -492,10 +512,10 @@ UPDATE fit SET delivery_count = delivery_count + 1, visible_at = dateadd(microse
 OUTPUT inserted.seq, inserted.Id, inserted.Headers, inserted.Body,
 	inserted.delivery_count, CASE WHEN inserted.Expires <= @now THEN 1 ELSE 0 END
 WHERE total <= @bytes OR total = size;
-IF @@ROWCOUNT = 0
-	SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
+DECLARE @claimed int = @@ROWCOUNT;
+SELECT @now, (SELECT TOP (1) datediff_big(microsecond, @now, visible_at)
 	FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, READCOMMITTEDLOCK)
-	WHERE visible_at > @now ORDER BY visible_at, seq;
+	WHERE @claimed = 0 AND visible_at > @now ORDER BY visible_at, seq);
 
 -- queue of version 1 renew
 DECLARE @now datetime2(7) = sysutcdatetime();
@@ -527,6 +547,16 @@ CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN dateadd(microsecond, r.after_us %
 	ELSE dateadd(microsecond, r.at_us % 1000000, dateadd(second, r.at_us / 1000000 % 86400, dateadd(day, r.at_us / 1000000 / 86400, convert(datetime2(7), '19700101')))) END AS moment) AS wanted
 CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now END AS moment) AS due
 ORDER BY r.n;
+
+-- queue of version 1 restore
+DECLARE @now datetime2(7) = sysutcdatetime();
+WITH hidden AS (
+	SELECT TOP (1000) visible_at, lease_id FROM [dbo].[q] WITH (INDEX (holdfast_due), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+	WHERE visible_at > @now AND (lease_id IS NULL AND visible_at <= dateadd(microsecond, @before % 1000000, dateadd(second, @before / 1000000 % 86400, dateadd(day, @before / 1000000 / 86400, convert(datetime2(7), '19700101'))))
+		OR lease_id IS NOT NULL AND visible_at > dateadd(microsecond, @leases % 1000000, dateadd(second, @leases / 1000000 % 86400, dateadd(day, @leases / 1000000 / 86400, @now))))
+	ORDER BY visible_at, seq)
+UPDATE hidden SET visible_at = CASE WHEN lease_id IS NULL THEN @now ELSE dateadd(microsecond, @by % 1000000, dateadd(second, @by / 1000000 % 86400, dateadd(day, @by / 1000000 / 86400, visible_at))) END;
+SELECT @@ROWCOUNT;
 
 -- queue of version 1 abandon
 DECLARE @now datetime2(7) = sysutcdatetime();
