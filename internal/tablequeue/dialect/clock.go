@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// The clock of a database, which is that of the machine for a file, may be set back: by a
-// correction, or by a failover to a server whose clock is behind. Rows that were visible before would wait until the clock reaches their time
-// again. So each claim compares the clock with the monotonic clock of this process. After a step
-// back, rows that were visible before the step are made visible again, in each queue that this
-// process receives from. Leases are made shorter by the step, so that the leases of a dead process
-// do not last longer.
+// The clock of a database may be set back: by a correction, or by a failover to a server whose clock
+// is behind. The clock of a database in a file is the clock of the machine. Rows that were visible
+// before the step would wait until the clock reaches their time again. So each claim compares the
+// clock with the monotonic clock of this process. After a step back, rows that were visible before
+// the step are made visible again, in each queue that this process receives from. Leases are made
+// shorter by the step, so that the leases of a dead process do not last longer.
 //
 // A row that is delayed after the step, and before the step is found, cannot be distinguished from
 // a row that was visible. Such a row may become visible early.
