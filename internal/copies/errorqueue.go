@@ -1,4 +1,5 @@
-// Package copies makes the copies of failed messages, and unpacks them. It does no I/O.
+// Package copies makes each copy of a message for an error queue, and unpacks the copies. It does no
+// I/O.
 //
 // A broker may refuse a copy because the copy has more headers than the received message. So a copy
 // for an error queue has several candidates. The first has all headers, and each further one needs

@@ -1,5 +1,6 @@
-// Package fault does the arithmetic of failed messages: the headers of their copies, the counts in
-// these headers and the history of failures. It reads no clock and does no I/O.
+// Package fault does the arithmetic of failed messages: the headers that describe a failure, the
+// counts in these headers and the history of failures. Package copies chooses the headers of a copy
+// for an error queue. The package reads no clock and does no I/O.
 package fault
 
 import (

@@ -1,4 +1,4 @@
-// Package names has the names of queues.
+// Package names translates between the names of queues, their short names and their addresses.
 package names
 
 import (

@@ -1,5 +1,5 @@
-// Package outage waits for the database of the outbox or inbox while the database cannot be
-// reached or does not write, and distinguishes an outage from the failure of a message.
+// Package outage distinguishes an outage of the database of the outbox or inbox from the failure of
+// a message, and asks the database until the outage is over. The messages wait in package process.
 package outage
 
 import (

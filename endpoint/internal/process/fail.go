@@ -91,25 +91,6 @@ func (a *Attempt) contended(ctx context.Context, err error) outcome {
 	return back{untouched{a.conflicts.pause.Next()}}
 }
 
-// awaitDatabase returns the outcome of an attempt that failed because the database of the outbox or
-// inbox cannot be used; nil of any other attempt. The message waits, without a slot, until the
-// database answers. While the database stores the rows of the rest, the message waits for a time.
-func (a *Attempt) awaitDatabase(ctx context.Context, tx transport.Tx, err error) outcome {
-	down := a.Outage.Down(ctx, &a.Delivery, a.Unit, tx, err)
-	if down == nil || ctx.Err() != nil {
-		return nil
-	}
-	w := &wait{late: untouched{outage.MaxPause}}
-	if !a.Outage.IsImpeded(ctx, tx, down) {
-		w.after, w.event, w.keeps = forever, a.Outage.Began(ctx, down), keepsKeys
-		return again{w}
-	}
-	if w.after, err = a.impediment.Next(ctx, &a.Delivery, err); err != nil {
-		return failed{err}
-	}
-	return again{w}
-}
-
 // interrupted returns the outcome of an attempt that was cut short; nil if the attempt was not cut
 // short. An interruption is no failure of the message. A message that was completed first cannot
 // return to the queue.

@@ -92,17 +92,17 @@ func (r *road) admit(ctx context.Context, m *Message) outcome {
 func (r *road) step(ctx context.Context, a *Attempt) bool {
 	returned := false
 	defer func() {
-		if !returned && a.act(ctx, a.fail(ctx, panics.ErrGoexit)) {
+		if !returned && r.act(ctx, a, a.fail(ctx, panics.ErrGoexit)) {
 			r.repeat(ctx, a.Message)
 		}
 	}()
 	out := a.run(ctx, r.attempt)
 	returned = true
-	return a.act(ctx, out)
+	return r.act(ctx, a, out)
 }
 
 // act acts on the outcome of the attempt, and reports whether another attempt follows.
-func (a *Attempt) act(ctx context.Context, out outcome) (next bool) {
+func (r *road) act(ctx context.Context, a *Attempt, out outcome) (next bool) {
 	if f, ok := out.(failed); ok {
 		a.RecoveredBy = a.newRecovery()
 		out = a.recovered(ctx, a.RecoveredBy.Run(ctx, a.Of, f.err))

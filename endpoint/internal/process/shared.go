@@ -1,5 +1,6 @@
-// Package process has the loop that processes a message, with the guards, the attempts and the
-// outcomes.
+// Package process has the loop that processes a message, with the guards, the attempts, the waits
+// before a further attempt, and the outcomes. A message waits here, whatever the message waits for;
+// only a message that waits for its error queue is in package held.
 package process
 
 import (

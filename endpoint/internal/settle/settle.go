@@ -1,4 +1,4 @@
-// Package settle has the state of a delivery, and the calls that settle it.
+// Package settle completes, returns or moves a delivery, and keeps the state of the delivery.
 package settle
 
 import (
