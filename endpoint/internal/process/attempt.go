@@ -19,16 +19,6 @@ import (
 // an error, the attempt goes on. An error is the failure of the attempt.
 type attemptGuard func(ctx context.Context, a *Attempt) (outcome, error)
 
-// run makes the attempt.
-func (a *Attempt) run(ctx context.Context, guards []attemptGuard) outcome {
-	out, err := a.handle(ctx, guards)
-	if err != nil {
-		return a.fail(ctx, err)
-	}
-	a.Limit.Leave()
-	return out
-}
-
 // handle runs the message through the handlers, sends the operations and completes the message,
 // unless a guard has an outcome. After an error the message is unsettled, unless a behavior failed
 // last.

@@ -96,7 +96,11 @@ func (r *road) step(ctx context.Context, a *Attempt) bool {
 			r.repeat(ctx, a.Message)
 		}
 	}()
-	out := a.run(ctx, r.attempt)
+	out, err := a.handle(ctx, r.attempt)
+	if err != nil {
+		out = a.fail(ctx, err)
+	}
+	a.Limit.Leave()
 	returned = true
 	return r.act(ctx, a, out)
 }
