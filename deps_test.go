@@ -62,7 +62,7 @@ var rules = []rule{
 	{of: "endpoint/internal/held", ours: []string{"transport"}},
 	{of: "endpoint/internal/panics", ours: []string{"internal/callback", "recoverability"}},
 	{of: "endpoint/internal/overdue", ours: []string{"endpoint/internal/panics", "internal/goroutines", "internal/pump"}},
-	{of: "endpoint/internal/work", ours: []string{"recoverability", "transport"}},
+	{of: "endpoint/internal/work", ours: []string{"internal/errtree", "recoverability", "transport"}},
 	{of: "endpoint/internal/settle", ours: []string{
 		"endpoint/internal/failurelog", "header", "internal/backoff", "internal/copies", "internal/errtree", "internal/fault",
 		"internal/pump", "recoverability", "transport",
@@ -88,7 +88,7 @@ var rules = []rule{
 	}},
 	{of: "endpoint/internal/outbox", ours: []string{
 		"endpoint/internal/audit", "endpoint/internal/destination", "endpoint/internal/notify", "endpoint/internal/panics",
-		"endpoint/internal/settle", "endpoint/internal/work", "header", "internal/backoff", "internal/copies",
+		"endpoint/internal/settle", "endpoint/internal/work", "header", "internal/backoff", "internal/copies", "internal/errtree",
 		"internal/envelope", "internal/pump", "internal/uuid", "recoverability", "transport",
 	}},
 	{of: "endpoint/internal/quarantine", ours: []string{

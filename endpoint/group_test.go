@@ -143,7 +143,7 @@ func TestFailuresAreGroupedByTheirHandlerOrTheirPanic(t *testing.T) {
 		"long text of frames":   {saying(errors.New(strings.Repeat(frames, 500))), "*errors.errorString: " + closure},
 		"text that is no text":  {saying(errors.New(strings.Repeat("\xff at x.y()\n", 5000))), "*errors.errorString: " + closure},
 		"a panic with an error": {panicAny[harness.PlaceOrder], "*endpoint_test.errBank: " + here + "panicAny[...]()"},
-		"a panic with a text":   {panicText, "*recoverability.PanicError: " + here + "panicText()"},
+		"a panic with a text":   {panicText, "*endpoint.PanicError: " + here + "panicText()"},
 		"a runtime error":       {overdraw, "runtime.boundsError: " + here + "withdraw()"},
 		"Goexit":                {exit, "*errors.errorString: " + here + "exit()"},
 		"a time-out":            {wait, "*endpoint.handlerTimeoutError: " + here + "wait()"},
@@ -261,8 +261,8 @@ func TestABinaryBuiltWithTrimpathHasTheSameGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]string{
-		"*errors.errorString: main.charge()":        "in /github.com/holdfast-go/holdfast/endpoint/testdata/failing/main.go:line ",
-		"*recoverability.PanicError: main.refund()": "in /github.com/holdfast-go/holdfast/endpoint/testdata/failing/main.go:line ",
+		"*errors.errorString: main.charge()":  "in /github.com/holdfast-go/holdfast/endpoint/testdata/failing/main.go:line ",
+		"*endpoint.PanicError: main.refund()": "in /github.com/holdfast-go/holdfast/endpoint/testdata/failing/main.go:line ",
 	}
 	got := map[string]string{}
 	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {

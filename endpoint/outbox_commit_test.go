@@ -334,6 +334,11 @@ func TestARefusedCommitIsRepeatedAndThenAFailure(t *testing.T) {
 				if n, failed := int(commits.Load()), len(broker.Messages("error")); n != test.commits || failed != test.failed {
 					t.Errorf("%d commits were tried and %d messages failed, want %d, %d", n, failed, test.commits, test.failed)
 				}
+				for _, m := range broker.Messages("error") {
+					if typ := m.Headers.Get(header.ExceptionType); typ != "*endpoint.commitError" {
+						t.Errorf("the type of the failure is %s", typ)
+					}
+				}
 				if n := len(broker.Messages("sales")) + len(db.Messages("sales.outbox")); n != 0 {
 					t.Errorf("%d messages are left", n)
 				}

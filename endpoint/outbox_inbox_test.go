@@ -66,6 +66,9 @@ func TestADifferentMessageWithTheSameIDFails(t *testing.T) {
 		if len(failed) != 1 || failed[0].Headers.Get(header.HoldfastFaultClass) != "same-id" {
 			t.Fatalf("%d messages in the error queue: %v", len(failed), failed)
 		}
+		if typ := failed[0].Headers.Get(header.ExceptionType); typ != "*endpoint.sameIDError" {
+			t.Errorf("the type of the failure is %s", typ)
+		}
 		if diff := cmp.Diff([]string{"1"}, written.List()); diff != "" {
 			t.Error(diff)
 		}

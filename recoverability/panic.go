@@ -33,6 +33,9 @@ func (e *PanicError) Unwrap() error {
 // FaultClass is "panic".
 func (e *PanicError) FaultClass() string { return "panic" }
 
+// FaultType returns the name of the type in fault headers.
+func (e *PanicError) FaultType() string { return "*endpoint.PanicError" }
+
 // StackTrace returns Stack without the frames that all stacks have: of taking it, of this module
 // and of starting the goroutine. Where no other is left it returns all after the panic. Fault
 // headers carry it.

@@ -82,3 +82,6 @@ func (e *CopyError) Unwrap() error { return e.Err }
 
 // FaultClass returns the class of the fault in the error queue.
 func (e *CopyError) FaultClass() string { return "undeliverable" }
+
+// FaultType returns the name of the type in fault headers.
+func (e *CopyError) FaultType() string { return "*endpoint.copyError" }

@@ -87,6 +87,10 @@ func TestFaultTypesAreThoseOfTheCause(t *testing.T) {
 		"Unwrap panics":              {badUnwrap{}, "fault.badUnwrap", ""},
 		"nil pointer":                {(*cardError)(nil), "*fault.cardError", ""},
 		"no error at all":            {nil, "<nil>", ""},
+		"a type that has moved":      {&recoverability.PanicError{Value: "x"}, "*endpoint.PanicError", ""},
+		"the same inside":            {&cardError{&recoverability.PanicError{Value: "x"}}, "*fault.cardError", "*endpoint.PanicError"},
+		"the same, a nil pointer":    {(*recoverability.PanicError)(nil), "*endpoint.PanicError", ""},
+		"FaultType panics":           {badType{}, "fault.badType", ""},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -101,6 +105,11 @@ func TestFaultTypesAreThoseOfTheCause(t *testing.T) {
 		})
 	}
 }
+
+type badType struct{}
+
+func (badType) Error() string     { return "bad type" }
+func (badType) FaultType() string { panic("no name") }
 
 type several []error
 

@@ -104,6 +104,9 @@ func (e *sameIDError) Error() string {
 // FaultClass returns the class of the fault in the error queue.
 func (e *sameIDError) FaultClass() string { return "same-id" }
 
+// FaultType returns the name of the type in fault headers.
+func (e *sameIDError) FaultType() string { return "*endpoint.sameIDError" }
+
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // keyOf returns the key of a message.

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/envelope"
+	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -81,7 +82,7 @@ func (o *Outbox) Begin(ctx context.Context, key *transport.HandledKey) (transpor
 	if err = fmt.Errorf("begin in outbox %q: %w", o.Queue, err); ctx.Err() != nil {
 		return nil, &work.ExpiredError{Err: err}
 	}
-	return nil, &work.DatabaseError{Err: err}
+	return nil, &work.DatabaseError{Mark: errtree.Mark{Err: err}}
 }
 
 // Commit stores ops, which the broker must be likely to accept, and own for the relay, with the key

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -14,11 +15,12 @@ type CommitError struct{ Err error }
 func (e *CommitError) Error() string { return e.Err.Error() }
 func (e *CommitError) Unwrap() error { return e.Err }
 
-// DatabaseError is the error of the begin of a transaction in the outbox.
-type DatabaseError struct{ Err error }
+// FaultType returns the name of the type in fault headers.
+func (e *CommitError) FaultType() string { return "*endpoint.commitError" }
 
-func (e *DatabaseError) Error() string { return e.Err.Error() }
-func (e *DatabaseError) Unwrap() error { return e.Err }
+// DatabaseError is the error of the begin of a transaction in the outbox. Fault headers have the
+// type of the error that it marks.
+type DatabaseError struct{ errtree.Mark }
 
 // ExpiredError is the error of the begin of a transaction in the outbox after the handler's context
 // has ended, as by a time limit. The error says nothing about the database.
@@ -26,6 +28,9 @@ type ExpiredError struct{ Err error }
 
 func (e *ExpiredError) Error() string { return e.Err.Error() }
 func (e *ExpiredError) Unwrap() error { return e.Err }
+
+// FaultType returns the name of the type in fault headers.
+func (e *ExpiredError) FaultType() string { return "*endpoint.expiredError" }
 
 // WithAdvice adds advice to the error of a missing right to the tables of the outbox or inbox.
 func WithAdvice(err error) error {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -100,7 +101,7 @@ func TestErrorsOfTheDatabaseAreKept(t *testing.T) {
 		err  error
 		kept bool
 	}{
-		{"the outbox", &DatabaseError{broken}, true},
+		{"the outbox", &DatabaseError{errtree.Mark{Err: broken}}, true},
 		{"a context that ended", &ExpiredError{broken}, true},
 		{"the message's database", broken, false},
 	} {
@@ -144,5 +145,14 @@ func TestTheLastCallForATimerCounts(t *testing.T) {
 	}
 	if got := u.Cancelled(); !slices.Equal(got, []string{"y"}) {
 		t.Errorf("cancelled: %v", got)
+	}
+}
+
+// Fault headers have the type of the driver's error.
+func TestAnErrorOfTheDatabaseIsAMark(t *testing.T) {
+	broken := errors.New("broken")
+	cause := errtree.Cause(&DatabaseError{errtree.Mark{Err: broken}})
+	if cause != broken { //nolint:errorlint // the very error
+		t.Errorf("the cause is a %T", cause)
 	}
 }
