@@ -1,7 +1,6 @@
 package recoverability
 
 import (
-	"fmt"
 
 	"github.com/holdfast-go/holdfast/internal/errtree"
 )
@@ -43,5 +42,5 @@ func Class(err error) string {
 	case IsUnrecoverable(err):
 		return ClassUnrecoverable
 	}
-	return errtree.Cut(fmt.Sprintf("%T", errtree.Cause(err)), maxClass)
+	return errtree.Cut(errtree.TypeName(errtree.Cause(err)), maxClass)
 }

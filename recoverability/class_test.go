@@ -31,6 +31,11 @@ func (c circle) Unwrap() error { return c }
 func (spiral) Error() string   { return "spiral" }
 func (s spiral) Unwrap() error { return s + 1 }
 
+type moved struct{}
+
+func (moved) Error() string     { return "moved" }
+func (moved) FaultType() string { return "*before.moved" }
+
 func TestClassGroupsErrors(t *testing.T) {
 	card := &cardError{errBroken}
 	long := errors.New("x")
@@ -54,6 +59,7 @@ func TestClassGroupsErrors(t *testing.T) {
 		"a type":                {card, "*recoverability.cardError"},
 		"a type, text around":   {fmt.Errorf("a: %w", RetryAfter(card, 1)), "*recoverability.cardError"},
 		"joined":                {errors.Join(card, errBroken), "*errors.joinError"},
+		"a type that has moved": {fmt.Errorf("a: %w", moved{}), "*before.moved"},
 		"a nil pointer":         {(*cardError)(nil), "*recoverability.cardError"},
 		"Unwrap panics":         {badUnwrap{}, "recoverability.badUnwrap"},
 		"a circle":              {circle{}, "recoverability.circle"},

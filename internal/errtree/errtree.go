@@ -38,6 +38,21 @@ func Cause(err error) error {
 	}
 }
 
+// TypeName returns the name of the type of err in fault headers and telemetry. ServiceControl groups
+// failed messages by this name. So a type that has moved to another package keeps the name, by a
+// method FaultType.
+func TypeName(err error) (name string) {
+	defer func() {
+		if recover() != nil {
+			name = fmt.Sprintf("%T", err)
+		}
+	}()
+	if t, ok := err.(interface{ FaultType() string }); ok {
+		return t.FaultType()
+	}
+	return fmt.Sprintf("%T", err)
+}
+
 // Any reports whether test returns true for err or for an error in it. A test that panics returns
 // false.
 func Any(err error, test func(error) bool) bool {

@@ -28,7 +28,7 @@ type Host struct {
 // panic, else at, the handler or stage that failed.
 func Headers(f recoverability.Failure, host Host, at Frame) header.Map {
 	err := told(f.Err)
-	typ, text := typeName(err), errorText(f.Err)
+	typ, text := errtree.TypeName(err), errorText(f.Err)
 	stack := stackOf(f.Err, typ, text, at)
 	var h header.Map
 	h.Reserve(23)
@@ -36,7 +36,7 @@ func Headers(f recoverability.Failure, host Host, at Frame) header.Map {
 	h.Set(header.TimeOfFailure, header.FormatTime(f.Now))
 	h.Set(header.ExceptionType, typ)
 	if wrapped := errtree.Cause(inner(err)); wrapped != nil {
-		h.Set(header.InnerExceptionType, typeName(wrapped))
+		h.Set(header.InnerExceptionType, errtree.TypeName(wrapped))
 	}
 	h.Set(header.ExceptionMessage, text)
 	h.Set(header.ExceptionStackTrace, stack.String())
@@ -66,20 +66,6 @@ func Headers(f recoverability.Failure, host Host, at Frame) header.Map {
 		h.Set(header.HoldfastFaultHistory, historyText(f.History))
 	}
 	return h
-}
-
-// typeName returns the name of the type of err in headers. ServiceControl groups failed messages by
-// this name. So a type that has moved to another package keeps the name, by a method FaultType.
-func typeName(err error) (name string) {
-	defer func() {
-		if recover() != nil {
-			name = fmt.Sprintf("%T", err)
-		}
-	}()
-	if t, ok := err.(interface{ FaultType() string }); ok {
-		return t.FaultType()
-	}
-	return fmt.Sprintf("%T", err)
 }
 
 // told returns the error whose type names the failure: the cause of err, and of a panic with an

@@ -17,7 +17,7 @@ func errorType(err error) string {
 	if err == nil {
 		return ""
 	}
-	return fmt.Sprintf("%T", errtree.Cause(err))
+	return errtree.TypeName(errtree.Cause(err))
 }
 
 // errorText is what err says, whatever it is.

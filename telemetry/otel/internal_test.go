@@ -44,7 +44,7 @@ func TestTheTypeOfAnErrorIsTheOneThatTells(t *testing.T) {
 	}{
 		{errors.New("x"), "*errors.errorString"},
 		{fmt.Errorf("handler x: %w", recoverability.Unrecoverable(&transport.TooLargeError{})), "*transport.TooLargeError"},
-		{fmt.Errorf("handler x: %w", &recoverability.PanicError{Value: errors.New("x")}), "*recoverability.PanicError"},
+		{fmt.Errorf("handler x: %w", &recoverability.PanicError{Value: errors.New("x")}), "*endpoint.PanicError"},
 		{(*nilPanics)(nil), "*otel.nilPanics"},
 		{fmt.Errorf("%w and %w", errors.New("a"), errors.New("b")), "*fmt.wrapErrors"},
 	} {

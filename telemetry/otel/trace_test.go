@@ -222,7 +222,7 @@ func TestAPanicHasItsStack(t *testing.T) {
 
 		event := tel.only("process sales").Events()[0]
 		got := strings.Join(told(event.Attributes), "\n")
-		for _, want := range []string{"exception.stacktrace=goroutine ", "trace_test.go", "exception.type=*recoverability.PanicError", "panic: out of stock"} {
+		for _, want := range []string{"exception.stacktrace=goroutine ", "trace_test.go", "exception.type=*endpoint.PanicError", "panic: out of stock"} {
 			if !strings.Contains(got, want) {
 				t.Errorf("%s has no %q:\n%s", event.Name, want, got)
 			}

@@ -1,4 +1,4 @@
-// Package inbox recognizes messages that an endpoint has handled before.
+// Package inbox recognizes and counts the messages that an endpoint has handled before.
 package inbox
 
 import (

@@ -32,7 +32,6 @@ type Message struct {
 	Running overdue.Call
 
 	turn       throttle.Turn
-	keysEnded  way // how the message returns, if the wait has ended without the keys
 	conflicts  conflicts
 	impediment outage.Impediment
 	exclusive  *quarantine.Message // nil outside quarantine
@@ -60,6 +59,8 @@ type Attempt struct {
 	Dispatch    pipeline.Dispatch
 	Limit       typelimit.Place
 	RecoveredBy *recovery.Recovery // nil unless the attempt has failed
+
+	keysEnded way // how the message returns, if its wait has ended without the keys
 
 	audited audit.Copied // set if there are audit copies
 }
