@@ -1,7 +1,6 @@
 package recoverability
 
 import (
-
 	"github.com/holdfast-go/holdfast/internal/errtree"
 )
 

@@ -20,12 +20,12 @@ type Host struct {
 	Endpoint, Machine, HostID, DisplayName string
 }
 
-// Headers returns the fault headers of a message that is moved to the error queue: those by which
+// Headers returns the fault headers of a message that moves to the error queue: the headers by which
 // ServicePulse shows and returns messages, the class of the error, and the history. Texts are cut
 // at 16 KiB and are valid UTF-8.
 //
-// The stack begins with the type and the whole text of the error. Its first frame is the place of a
-// panic, else at, the handler or stage that failed.
+// The stack begins with the type and the whole text of the error. The first frame is the place of a
+// panic, or without a panic the handler or stage at.
 func Headers(f recoverability.Failure, host Host, at Frame) header.Map {
 	err := told(f.Err)
 	typ, text := errtree.TypeName(err), errorText(f.Err)
@@ -83,7 +83,7 @@ func isPanic(err error) bool {
 	return ok && classed.FaultClass() == "panic"
 }
 
-// inner returns the error that err wraps, or the first that it joins; nil if there is none.
+// inner returns the wrapped error of err, or the first joined error; nil if err wraps no error.
 func inner(err error) error {
 	for _, wrapped := range errtree.Unwrap(err) {
 		if wrapped != nil {
