@@ -215,6 +215,50 @@ func TestTheEndOfRoomIsSeenAtOnce(t *testing.T) {
 	})
 }
 
+// A refusal takes the tries back that successes had allowed and that have not begun.
+func TestARefusalEndsTheTriesToCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := new(Room)
+		var places, trying []*Place
+		for range 4 * maxTries {
+			p, _ := r.Enter("error", 1, errFull)
+			places = append(places, p)
+		}
+		next := func() {
+			synctest.Wait()
+			for _, p := range places {
+				select {
+				case <-p.Turn():
+					trying = append(trying, p)
+				default:
+				}
+			}
+		}
+		accept := func() {
+			_ = trying[0].Accepted()
+			trying = trying[1:]
+			next()
+		}
+		pass(time.Second)
+		next()
+		for len(trying) < maxTries { // two more tries for each success
+			accept()
+		}
+		accept() // a try more is allowed than may run
+		if len(trying) != maxTries {
+			t.Fatalf("%d tries run, want %d", len(trying), maxTries)
+		}
+		trying[0].Refused(errFull)
+		trying = trying[1:]
+		if next(); len(trying) != maxTries-1 {
+			t.Errorf("%d tries run after a refusal, want %d", len(trying), maxTries-1)
+		}
+		for _, p := range places {
+			_ = p.Leave()
+		}
+	})
+}
+
 // A message that its queue never accepts, such as a large one, holds up no other.
 func TestARefusedMessageHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
