@@ -274,8 +274,8 @@ func (a *attempt) invokeWithin(ctx context.Context, l *pipeline.Logical) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, resilience.ErrAttemptTimeout)
 	defer cancel()
 	a.limited = true
-	a.Calls.Limit(&a.Running, limit)
-	defer a.Calls.Limit(&a.Running, 0)
+	a.Calls.Limit(a.Running, limit)
+	defer a.Calls.Limit(a.Running, 0)
 	err := a.invokeCalls(ctx, l)
 	if err != nil && errors.Is(context.Cause(ctx), resilience.ErrAttemptTimeout) {
 		return &attemptTimeoutError{policy, &resilience.TimeoutError{After: limit, Err: err}}
@@ -367,8 +367,8 @@ func (a *attempt) call(ctx context.Context, value any) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrHandlerTimeout)
 	defer cancel()
-	a.Calls.Limit(&a.Running, limit)
-	defer a.Calls.Limit(&a.Running, 0)
+	a.Calls.Limit(a.Running, limit)
+	defer a.Calls.Limit(a.Running, 0)
 	err := a.handler.invoke(ctx, &a.session, value)
 	if err != nil && context.Cause(ctx) == ErrHandlerTimeout { //nolint:errorlint // the very cause given above
 		return &handlerTimeoutError{limit, err}
@@ -398,8 +398,8 @@ func watched(stage pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Di
 	return func(ctx context.Context, d *pipeline.Dispatch) error {
 		a := attemptOf(d.Incoming)
 		a.Running.EnterFunction(&nameDispatch)
-		a.Calls.Begin(&a.Running, a.Queue, a.ID, a.Slot.Goroutine())
-		defer a.Calls.End(&a.Running)
+		a.Calls.Begin(a.Running, a.Queue, a.ID, a.Slot.Goroutine())
+		defer a.Calls.End(a.Running)
 		return stage(ctx, d)
 	}
 }
@@ -413,8 +413,8 @@ func dispatchEnd(dispatch pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipe
 		}
 		a := attemptOf(d.Incoming)
 		if a.e.watchesDispatch {
-			a.Calls.Suspend(&a.Running)
-			defer a.Calls.Resume(&a.Running)
+			a.Calls.Suspend(a.Running)
+			defer a.Calls.Resume(a.Running)
 		}
 		return a.Finish(ctx, d.Operations)
 	}

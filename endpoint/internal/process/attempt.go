@@ -49,8 +49,8 @@ func (a *Attempt) handle(ctx context.Context, guards []attemptGuard) (out outcom
 
 // receive runs the message through the behaviors and handlers.
 func (a *Attempt) receive(ctx context.Context) error {
-	a.Calls.Begin(&a.Running, a.Queue, a.ID, a.Slot.Goroutine())
-	defer a.Calls.End(&a.Running)
+	a.Calls.Begin(a.Running, a.Queue, a.ID, a.Slot.Goroutine())
+	defer a.Calls.End(a.Running)
 	return a.ReceiveStage(ctx, &a.Receive)
 }
 

@@ -122,7 +122,7 @@ func translate(_ context.Context, m *Message) outcome {
 		return nil
 	}
 	translated := settle.SharedCopy(m.Received.Message())
-	err := m.Calls.Apart(&m.Running, &nameTranslate, m.Queue, m.ID, func() error {
+	err := m.Calls.Apart(&m.first, &nameTranslate, m.Queue, m.ID, func() error {
 		m.Translate(translated)
 		return nil
 	})

@@ -71,8 +71,7 @@ func (r *road) repeat(ctx context.Context, m *Message) {
 			m.end(ctx, out)
 			return
 		}
-		m.attempts++
-		again = r.step(ctx, m.Attempts.NewAttempt())
+		again = r.step(ctx, m.begin())
 	}
 }
 

@@ -28,9 +28,8 @@ type Message struct {
 
 	Attempts Attempts
 	Keys     keylock.Held
-	// Running is the call of the program's functions for the message. At most one function runs.
-	Running overdue.Call
 
+	first      overdue.Call // of Translate, and of the first attempt
 	turn       throttle.Turn
 	conflicts  conflicts
 	impediment outage.Impediment
@@ -53,8 +52,12 @@ type Attempts interface {
 type Attempt struct {
 	*Message
 
-	Of          recovery.Attempt // the endpoint's part of the attempt
-	Unit        *work.Unit       // of the handlers
+	Of   recovery.Attempt // the endpoint's part of the attempt
+	Unit *work.Unit       // of the handlers
+	// Running is the call of the program's functions in the attempt. Each attempt has a new call,
+	// because a goroutine that outlives an attempt may still use the call. Nil of an attempt that
+	// is not made, for example at a message that only moves.
+	Running     *overdue.Call
 	Receive     pipeline.Receive
 	Dispatch    pipeline.Dispatch
 	Limit       typelimit.Place
@@ -92,9 +95,27 @@ func (m *Message) Begin(
 	m.Original, m.ID = settle.OriginalOf(d.Message())
 	m.audit.Delivery, m.audit.Auditor = &m.Delivery, &s.Auditor
 	m.Keys.Locks, m.Keys.Arrivals = s.Locks, arrivals
-	if m.Running.Slot = slot; arrivals != nil {
-		m.Running.Observer = m
+	m.watch(&m.first)
+}
+
+// watch has the call tell the watch of the slot. If the messages behind wait for the keys, the watch
+// tells the message that the call is late.
+func (m *Message) watch(call *overdue.Call) *overdue.Call {
+	if call.Slot = m.Slot; m.Keys.Arrivals != nil {
+		call.Observer = m
 	}
+	return call
+}
+
+// begin returns the next attempt, with a call.
+func (m *Message) begin() *Attempt {
+	a := m.Attempts.NewAttempt()
+	if m.attempts++; m.attempts == 1 {
+		a.Running = &m.first
+	} else {
+		a.Running = m.watch(new(overdue.Call))
+	}
+	return a
 }
 
 // Late implements [overdue.Observer]: if the call of a message is late, the messages behind take
