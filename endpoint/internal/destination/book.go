@@ -1,5 +1,5 @@
-// Package destination keeps the state of each destination that the relay of an outbox sends to:
-// whether the destination answers, when the next message is tried, and which stored messages wait.
+// Package destination keeps the state of each destination of the relay of an outbox: whether the
+// destination answers, the time of the next probe, and the waiting stored messages.
 // The package does no I/O.
 package destination
 
@@ -22,19 +22,19 @@ const (
 )
 
 // Kind is the reason why a destination is unwell. A greater kind takes precedence over a smaller
-// one.
+// kind.
 type Kind int8
 
 const (
-	// Well means that the destination answers.
+	// Well means: the destination answers.
 	Well Kind = iota
-	// Full means that the destination refuses messages, and may accept them later.
+	// Full means: the destination refuses messages, and may accept messages later.
 	Full
-	// Busy means that the driver sends nothing to the destination at the moment.
+	// Busy means: the driver sends nothing to the destination at the moment.
 	Busy
-	// Unreachable means that calls for the destination fail without an answer.
+	// Unreachable means: calls for the destination fail without an answer.
 	Unreachable
-	// Silent means that the destination did not answer within [AnswerWithin].
+	// Silent means: the destination did not answer within [AnswerWithin].
 	Silent
 )
 
@@ -43,8 +43,8 @@ func (k Kind) String() string {
 	return [...]string{"answers", "is full", "takes no messages", "cannot be reached", "does not answer"}[k]
 }
 
-// pauses returns the first and the longest pause between two probes. An operation that the driver
-// has not sent leaves no copy, so the pauses are shorter then.
+// pauses returns the first and the longest pause between two probes. If the driver has not sent the
+// operation, no copy is left, so the pauses are shorter.
 func (k Kind) pauses() (first, most time.Duration) {
 	switch k {
 	case Full:
@@ -60,14 +60,14 @@ func (k Kind) pauses() (first, most time.Duration) {
 type Way int8
 
 const (
-	// Together means in one call with operations for other destinations.
+	// Together means: in a call with operations for further destinations.
 	Together Way = iota
-	// Alone means in a call for this destination alone, which [Book.End] ends.
+	// Alone means: in a call for this destination alone. [Book.End] ends the call.
 	Alone
-	// Probe means a single operation in a call of its own, which [Book.End] ends. All further
+	// Probe means: a single operation in a separate call. [Book.End] ends the call. All further
 	// operations wait.
 	Probe
-	// Wait means not now.
+	// Wait means: not now.
 	Wait
 )
 
@@ -75,21 +75,21 @@ const (
 	// unreachableStrikes is how many calls in a row end without an answer before the destination is
 	// unwell: the connection may have been lost and opened again between two calls.
 	unreachableStrikes = 2
-	// portion is how many rows are called at once for a destination that answers again.
+	// portion is the number of rows that are called at once when a destination answers again.
 	portion = 1000
-	// calledFor is how long a called row is waited for before another one is called for a probe.
+	// calledFor is the wait for a called row before a further row is called for a probe.
 	calledFor = 5 * time.Second
-	// unknownAfter is how long after a probe was due the state of a destination for which no row
-	// waits is forgotten.
+	// unknownAfter is the time after a due probe until the state of a destination without rows is
+	// forgotten.
 	unknownAfter = time.Minute
-	// maxRows bounds the memory of rows of one destination. Further ones return when they are due.
+	// maxRows bounds the memory of rows of a destination. Further rows return when the rows are due.
 	maxRows = 1_000_000
 	// maxEntries bounds the memory: replies may go to any number of destinations.
 	maxEntries = 10_000
 )
 
-// Book is the state of all destinations. Its methods are safe for concurrent use. The zero value
-// knows none.
+// Book is the state of all destinations. The methods are safe for concurrent use. The zero value
+// knows no destination.
 type Book struct {
 	mu       sync.Mutex // guards the rest
 	entries  map[string]*entry
@@ -98,12 +98,12 @@ type Book struct {
 	changed  chan struct{}
 }
 
-// entry is what is known of a destination that is not just well.
+// entry is the state of a destination, unless the destination is just well.
 type entry struct {
 	kind    Kind
 	strikes int  // calls in a row without an answer
-	slow    int  // calls that have been running for SlowAfter
-	trial   bool // a call of its own is running
+	slow    int  // calls with a time over SlowAfter
+	trial   bool // a separate call is running
 
 	since time.Time // the begin of the state
 	next  time.Time // when the next probe is due
@@ -111,7 +111,7 @@ type entry struct {
 	err   error
 
 	rows   rows
-	oldest time.Time // when the oldest row that waits was stored
+	oldest time.Time // when the oldest waiting row was stored
 	called time.Time // when rows were called last
 }
 
@@ -122,7 +122,7 @@ func (b *Book) Calm() bool {
 	return len(b.entries) == 0
 }
 
-// AllAnswered records that a call succeeded. While the book is calm, no destination has to be
+// AllAnswered records the success of a call. While the book is calm, no destination has to be
 // named.
 func (b *Book) AllAnswered() {
 	b.mu.Lock()
@@ -148,7 +148,7 @@ func (b *Book) Admit(to string) Way {
 	return Probe
 }
 
-// End ends a call that Admit has answered with Alone or Probe, after its outcome was recorded.
+// End ends a call with the answer Alone or Probe of Admit, after the outcome was recorded.
 func (b *Book) End(to string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,8 +158,7 @@ func (b *Book) End(to string) {
 	}
 }
 
-// Slow records that a call for the destinations has been running for SlowAfter, until Fast is
-// called.
+// Slow records that a call for the destinations takes longer than SlowAfter. Fast ends the state.
 func (b *Book) Slow(to []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,7 +167,7 @@ func (b *Book) Slow(to []string) {
 	}
 }
 
-// Fast records the end of a call that was slow.
+// Fast records the end of a slow call.
 func (b *Book) Fast(to []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -181,7 +180,7 @@ func (b *Book) Fast(to []string) {
 }
 
 // Answered records that the destination has accepted or refused a message. Answered returns the
-// state that ends by the answer; the kind is Well if the destination was well.
+// state before the answer; the kind is Well if the destination was well.
 func (b *Book) Answered(to string) State {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -247,7 +246,7 @@ func (b *Book) Pause(to string) time.Duration {
 	return pause + rand.N(pause/2)
 }
 
-// State is the state of a destination that is unwell.
+// State is the state of an unwell destination.
 type State struct {
 	Destination string
 	Kind        Kind
@@ -266,7 +265,7 @@ func (e *entry) state(to string) State {
 	}
 }
 
-// States returns each destination that is unwell or has rows that wait, sorted by name.
+// States returns each destination that is unwell or has waiting rows, sorted by name.
 func (b *Book) States() []State {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -345,8 +344,7 @@ func (b *Book) Postpone(to string, row Row) {
 	b.signal()
 }
 
-// Waiting returns the number of rows that wait for destinations: those that have audit copies
-// alone, and others.
+// Waiting returns the number of waiting rows: with audit copies alone, and all further rows.
 func (b *Book) Waiting() (others, audit int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 )
 
 // Log remembers how often messages have failed in this process and cycle, and the texts of their
-// errors. It is bounded in messages and in bytes of text. Over the first bound it forgets the
-// message whose last failure is the oldest, over the second the texts of that message. A Log is
+// errors. Messages and bytes of text are bounded. Over the first bound the log forgets the message
+// with the oldest last failure, over the second bound the texts of this message. A Log is
 // safe for concurrent use.
 type Log struct {
 	messages, bytes int // bounds
@@ -25,7 +25,7 @@ type Log struct {
 	size    int       // bytes of all texts
 }
 
-// Key identifies a message in a queue. Its size does not depend on the length of the names.
+// Key identifies a message in a queue. The size of a key does not depend on the length of the names.
 type Key [sha256.Size]byte
 
 // KeyOf returns the key of the message with an id in a queue.
@@ -34,9 +34,9 @@ func KeyOf(queue, id string) Key { return sha256.Sum256([]byte(queue + "\x00" + 
 // Known holds the failures of a message in a cycle.
 type Known struct {
 	Since        time.Time // of the first failure; zero before
-	Failed, Lost int       // failures, and leases that were lost before the message was settled
+	Failed, Lost int       // failures, and leases lost before the message was settled
 	Past         []recoverability.Past
-	Throttled    fault.Throttled // failures since the last one that was counted
+	Throttled    fault.Throttled // failures since the last counted failure
 	stranded     int
 }
 
@@ -45,7 +45,7 @@ type entry struct {
 	key Key
 }
 
-// maxPast bounds the failures of one message that are remembered with texts.
+// maxPast bounds the remembered failures with texts of a message.
 const maxPast = 10
 
 // New returns a log with bounds.
@@ -71,7 +71,7 @@ func (l *Log) Count(key Key, now time.Time, first bool) Known {
 	return known
 }
 
-// LeaseLost counts a lease that was lost before the message was settled.
+// LeaseLost counts a lease lost before the message was settled.
 func (l *Log) LeaseLost(key Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,7 +88,7 @@ func (l *Log) Stranded(key Key) int {
 	return e.stranded
 }
 
-// Record adds the text of the failure that was counted last.
+// Record adds the text of the last counted failure.
 func (l *Log) Record(key Key, p recoverability.Past) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,8 +139,8 @@ func (l *Log) Forget(key Key) {
 	l.drop(key)
 }
 
-// Clear ends the cycle of a message, and keeps that this process knows the message: others may have
-// the same key.
+// Clear ends the cycle of a message, and keeps that this process knows the message: further messages
+// may have the same key.
 func (l *Log) Clear(key Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -174,7 +174,7 @@ func entryOf(el *list.Element) *entry {
 	return el.Value.(*entry) //nolint:errcheck // nothing else is in the list
 }
 
-// size returns the bytes that are counted for failures.
+// size returns the bytes of failures.
 func size(past []recoverability.Past) int {
 	const fixed = 100
 	n := 0

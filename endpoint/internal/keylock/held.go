@@ -6,26 +6,26 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pump"
 )
 
-// Held is a delivery's part in the locks. The part lasts for all attempts at the delivery: a
-// message gives its keys up when the message is settled, or before that when the message waits for
-// something that a message with one of the keys may have. The zero value is for an endpoint without
-// keys. A Held is not safe for concurrent use.
+// Held is a delivery's part in the locks. The part lasts for all attempts at the delivery. A message
+// gives its keys up when the message is settled, or earlier if the message waits for something of a
+// message with an equal key. The zero value is for an endpoint without keys. A Held is not safe for
+// concurrent use.
 type Held struct {
 	Locks    *Locks    // nil: no handler has keys
-	Arrivals *Arrivals // nil in quarantine, where messages are handled one at a time
+	Arrivals *Arrivals // nil in quarantine, where no two messages are handled at once
 
 	lock   *Lock         // nil: no keys are held
 	waited time.Duration // in all
 }
 
-// Waited returns the time for which the message has waited for keys.
+// Waited returns the time of all waits of the message for keys.
 func (h *Held) Waited() time.Duration { return h.waited }
 
 // Has reports whether the message has the keys.
 func (h *Held) Has(keys []Key) bool { return h.lock != nil && h.lock.Holds(keys) }
 
-// Take takes the keys, in the place of those that the message has. If the message has to wait, Take
-// calls await with a channel that is closed when the message has the keys and a slot.
+// Take takes the keys, in place of the held keys. If the message has to wait, Take calls await with a
+// channel that is closed when the message has the keys and a slot.
 func (h *Held) Take(slot *pump.Slot, keys []Key, await func(granted <-chan struct{}) error) error {
 	if h.lock != nil {
 		h.lock.Leave()
@@ -40,8 +40,8 @@ func (h *Held) Take(slot *pump.Slot, keys []Key, await func(granted <-chan struc
 	return await(granted)
 }
 
-// GiveUp lets the next messages with the keys be handled, and the messages that wait for this
-// message to take its keys. The message may take keys again later, behind them.
+// GiveUp lets the next messages with the keys be handled, and the messages behind this message take
+// keys. The message may take keys again later, at the end of the lines.
 func (h *Held) GiveUp(slot *pump.Slot) {
 	if h.Locks == nil {
 		return

@@ -1,5 +1,5 @@
-// Package keylock has messages with a key in common handled one after the other, in the order in
-// which they arrived.
+// Package keylock orders the handling of messages with a key in common: one message after another,
+// in the order of arrival.
 package keylock
 
 import (
@@ -12,14 +12,16 @@ import (
 // Key is a key of messages. Keys of different kinds are different.
 type Key struct{ Kind, Name string }
 
-// Locks are the locks of all keys. The zero value has none taken. It is safe for concurrent use.
+// Locks are the locks of all keys. In the zero value all keys are free. Locks is safe for concurrent
+// use.
 //
-// A message takes all of its keys in one step: it is put at the end of the line of each, and holds
-// them once it is at the head of all. So no two messages wait for each other. A message that waits
-// has no slot, and gets the next one that is free when it holds its keys.
+// A message takes all of its keys in a single step: the message is put at the end of the line of
+// each key, and holds the keys when the message is at the head of all lines. So no two messages wait
+// for each other. A waiting message has no slot, and gets the next free slot when the message holds
+// its keys.
 type Locks struct {
 	mu    sync.Mutex
-	lines map[Key][]*Lock // the holder, and behind it those that wait
+	lines map[Key][]*Lock // the holder, then the waiting messages
 }
 
 // Lock is a message's place in the lines of its keys.
@@ -27,32 +29,32 @@ type Lock struct {
 	of      *Locks
 	slot    *pump.Slot
 	keys    []Key
-	inLine  bool          // false until all messages that arrived earlier are
-	missing int           // lines of whose heads it is not
-	granted chan struct{} // closed when it holds the keys and has a slot; nil if it never waited
+	inLine  bool          // all earlier messages are in line, too
+	missing int           // number of lines with another message at the head
+	granted chan struct{} // closed when the message holds the keys and a slot; nil without a wait
 }
 
-// Arrivals puts the messages of a pump in line in the order in which they have started: a message
-// with keys waits until every earlier one is in line, or has no keys.
+// Arrivals puts the messages of a pump in line in the order of their starts: a message with keys
+// waits until every earlier message is in line, or has no keys.
 type Arrivals struct {
 	locks  *Locks
-	passed int64           // every message up to this one has been put in line or had no keys
-	early  map[int64]*Lock // messages behind the next; nil: it has no keys
+	passed int64           // all messages up to this number are in line or have no keys
+	early  map[int64]*Lock // messages behind the next; a nil Lock is a message without keys
 }
 
 // Arrivals returns the order of a new pump.
 func (l *Locks) Arrivals() *Arrivals { return &Arrivals{locks: l, early: map[int64]*Lock{}} }
 
-// Pass lets the messages behind that of slot take their keys. It is called for each message that
-// has no keys, or takes none for now.
+// Pass lets the messages behind the message of slot take their keys. Pass is called for each message
+// without keys, and for a message that takes no keys for now.
 func (a *Arrivals) Pass(slot *pump.Slot) {
 	a.locks.mu.Lock()
 	defer a.locks.mu.Unlock()
 	a.arrive(slot.Order(), nil)
 }
 
-// Overtake lets the messages behind that of slot take their keys, unless the message has taken its
-// own, or Pass was called for it. The message may take its keys later.
+// Overtake lets the messages behind the message of slot take their keys, unless the message has taken
+// keys, or Pass was called for the message. The message may take its keys later.
 func (a *Arrivals) Overtake(slot *pump.Slot) {
 	a.locks.mu.Lock()
 	defer a.locks.mu.Unlock()
@@ -74,7 +76,7 @@ func (l *Locks) Enter(arrivals *Arrivals, slot *pump.Slot, keys []Key) *Lock {
 	}
 	if !k.inLine || k.missing > 0 {
 		k.granted = make(chan struct{})
-		slot.Wait() // under the lock: before it is granted
+		slot.Wait() // under the lock: before the grant
 	}
 	return k
 }
@@ -84,7 +86,7 @@ func (a *Arrivals) arrived(n int64) bool {
 	return early || n <= a.passed
 }
 
-// arrive records that message n takes its place with l, or without keys if that is nil.
+// arrive records that message n takes its place with l, or without keys if l is nil.
 func (a *Arrivals) arrive(n int64, l *Lock) {
 	if n <= a.passed {
 		return
@@ -104,7 +106,7 @@ func (a *Arrivals) arrive(n int64, l *Lock) {
 	}
 }
 
-// enter puts l at the end of its lines.
+// enter puts l at the end of the lines of its keys.
 func (l *Lock) enter() {
 	l.inLine = true
 	if l.of.lines == nil {
@@ -119,7 +121,7 @@ func (l *Lock) enter() {
 	}
 }
 
-// grant requests a slot for a message that has waited, if it holds its keys.
+// grant requests a slot for a message that has waited, if the message holds its keys.
 func (l *Lock) grant() {
 	if l.inLine && l.missing == 0 && l.granted != nil {
 		l.slot.Request(l.granted)
@@ -127,18 +129,18 @@ func (l *Lock) grant() {
 }
 
 // Granted returns a channel that is closed when the message holds its keys and has a slot; nil if
-// it need not wait.
+// the message need not wait.
 func (l *Lock) Granted() <-chan struct{} { return l.granted }
 
 // Holds reports whether the lock is of these keys.
 func (l *Lock) Holds(keys []Key) bool { return slices.Equal(l.keys, keys) }
 
-// Leave gives the keys up, or the places in their lines. The next messages request a slot before
-// the caller frees its own.
+// Leave gives the keys up, or the places in the lines. The next messages request a slot before the
+// caller frees its slot.
 func (l *Lock) Leave() {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
-	if !l.inLine { // its turn finds no keys, and grants nothing
+	if !l.inLine { // the turn of the message finds no keys, and grants nothing
 		l.keys, l.granted = nil, nil
 		return
 	}

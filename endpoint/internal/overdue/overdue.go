@@ -1,4 +1,4 @@
-// Package overdue finds calls of the user's functions that run longer than they may.
+// Package overdue finds calls of the user's functions that run for too long.
 package overdue
 
 import (
@@ -28,7 +28,7 @@ const (
 // long are the durations after which a call without a limit is logged.
 var long = []time.Duration{10 * time.Minute, time.Hour, 6 * time.Hour}
 
-// Call is one call: of the handlers of a message, or of a function of the configuration. The zero
+// Call is a call: of the handlers of a message, or of a function of the configuration. The zero
 // value is ready for [Watch.Begin]. After [Watch.End] a Call may begin again.
 type Call struct {
 	// Observer is told when the call is late; nil for no observer. Observer must not change while the
@@ -38,8 +38,8 @@ type Call struct {
 	// call runs.
 	Slot *pump.Slot
 
-	handler  atomic.Pointer[string] // that runs; nil before the first
-	function atomic.Pointer[string] // that runs; nil for none. Unlike a handler it should return soon.
+	handler  atomic.Pointer[string] // the running handler; nil before the first
+	function atomic.Pointer[string] // the running function, which should return soon; nil: no function runs
 	due      atomic.Int64           // end of the limit, in nanoseconds since the start of the watch; 0: no limit
 	limit    atomic.Int64           // in nanoseconds
 
@@ -55,7 +55,7 @@ type Call struct {
 // looks has the findings of the looks at a call.
 type looks struct {
 	logged     int           // lines about the call
-	loggedDue  time.Duration // the limit that was logged last
+	loggedDue  time.Duration // the last logged limit
 	seen       *string       // the function at the last look
 	seenAt     time.Duration // when the function was seen first
 	loggedSeen bool          // there is a line about the function
@@ -85,7 +85,7 @@ type Late struct {
 	Handler  string // name; "" before the first handler, in a behavior
 	Function bool   // Handler is the name of a function
 	Running  time.Duration
-	Limit    time.Duration // 0: none
+	Limit    time.Duration // 0: no limit
 	Slot     *pump.Slot    // see [Call.Slot]
 
 	goroutine uint64 // 0 if unknown
@@ -106,7 +106,7 @@ func New(log *slog.Logger) *Watch {
 	return &Watch{log: log, start: time.Now()}
 }
 
-// Begin adds c: a call for a message, which goroutine runs.
+// Begin adds c: a call of goroutine for a message.
 func (w *Watch) Begin(c *Call, queue, message string, goroutine uint64) {
 	now := time.Since(w.start)
 	w.mu.Lock()
@@ -150,7 +150,7 @@ func (w *Watch) Apart(c *Call, name *string, queue, message string, f func() err
 }
 
 // Suspend has the watch ignore the time of c until Resume is called, because the endpoint's own
-// code runs within the call. Both do nothing for a call that has not begun.
+// code runs within the call. Suspend and Resume do nothing for a call that has not begun.
 func (w *Watch) Suspend(c *Call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -172,8 +172,8 @@ func (w *Watch) Resume(c *Call) {
 	}
 }
 
-// Leave records that the caller waits for c no longer. The call stays among the late ones until it
-// ends.
+// Leave records that the caller waits for c no longer. The call stays among the late calls until the
+// end of the call.
 func (w *Watch) Leave(c *Call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -189,17 +189,17 @@ func (w *Watch) RunBy(c *Call, goroutine uint64) {
 	c.goroutine = goroutine
 }
 
-// Enter records the handler that the call runs now. The text must not change.
+// Enter records the running handler of the call. The text must not change.
 func (c *Call) Enter(handler *string) { c.handler.Store(handler) }
 
-// EnterFunction records the function that the call runs from now on. The text must not change. A
-// function that runs for longer than [Patience] is late.
+// EnterFunction records the running function of the call. The text must not change. A function is
+// late after [Patience].
 func (c *Call) EnterFunction(name *string) { c.function.Store(name) }
 
 // LeaveFunction records that the function has returned.
 func (c *Call) LeaveFunction() { c.function.Store(nil) }
 
-// Limit sets the time that the call has from now on. 0 removes the limit.
+// Limit sets the time limit of the call from now on. 0 removes the limit.
 func (w *Watch) Limit(c *Call, limit time.Duration) {
 	if limit == 0 {
 		c.due.Store(0)
@@ -223,7 +223,7 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// report logs the calls that became late since the last report, and tells their observers.
+// report logs the calls that became late since the last report, and tells the observers.
 func (w *Watch) report(ctx context.Context) {
 	var fresh []Late
 	var observers []Observer
@@ -340,7 +340,7 @@ func (c *Call) at(now time.Duration) Late {
 	return l
 }
 
-// Late returns the calls for messages of queue that are late and that their callers wait for.
+// Late returns the late calls for messages of queue whose callers wait.
 func (w *Watch) Late(queue string) []Late {
 	return w.late(func(c *Call, l Late) bool { return l.Queue == queue && c.state != left })
 }
