@@ -40,7 +40,7 @@ type Budget struct {
 	short   atomic.Int64 // len of lacking
 
 	mu      sync.Mutex
-	lacking map[*Pump]struct{} // those that lack room
+	lacking map[*Pump]struct{} // the pumps that lack room
 }
 
 // NewBudget returns a Budget of size bytes; less than 1 is [DefaultBudget].
@@ -85,7 +85,7 @@ type share struct {
 	lacking bool    // room; the same in the budget
 }
 
-// lacks records whether p, the owner of s, gets less room than it wants.
+// lacks records whether p, the owner of s, gets less room than p wants.
 func (s *share) lacks(p *Pump, lacks bool) {
 	if s.lacking == lacks {
 		return

@@ -19,7 +19,7 @@ type Group struct {
 // NewGroup returns a group without pumps.
 func NewGroup() *Group { return &Group{turn: make(chan struct{}, 1)} }
 
-// Join adds a pump that does not run yet. It begins at rest between [Group.Exclusive] and
+// Join adds a pump that does not run yet. The pump begins at rest between [Group.Exclusive] and
 // [Group.Shared].
 func (g *Group) Join(p *Pump) {
 	g.mu.Lock()

@@ -1,5 +1,5 @@
-// Package pump is the receive loop of every driver. It asks the driver for messages, bounds how
-// many are handled at once, renews their leases, paces a Receive that fails, and stops without
+// Package pump is the receive loop of every driver. The pump asks the driver for messages, bounds the
+// number that is handled at once, renews the leases, paces a failing Receive, and stops without
 // losing messages.
 //
 // A message is buffered until a slot is free. It is handled in that slot until its handlers return.
@@ -80,10 +80,10 @@ type Stats struct {
 	Handling int   // in handlers
 	Settling int   // handlers have returned, not settled yet
 	Held     int   // see [Slot.Hold]
-	Bytes    int64 // of the headers and bodies of all except the held ones
+	Bytes    int64 // of the headers and bodies, without held messages
 }
 
-// Pump receives messages and calls Handle with them. Its methods are safe for concurrent use.
+// Pump receives messages and calls Handle with each message. The methods are safe for concurrent use.
 type Pump struct {
 	cfg       Config
 	renewer   transport.Renewer // nil where deliveries need no renewing
@@ -99,8 +99,8 @@ type Pump struct {
 	releasing   bool // buffered deliveries are released, not handled
 	concurrency int
 	serial      bool
-	window      int           // last one set at the receiver
-	windowing   bool          // a goroutine is setting it
+	window      int           // the last window of the receiver
+	windowing   bool          // a goroutine sets the window
 	quiet       chan struct{} // closed when the pump is at rest; nil unless it rests
 
 	stopped   chan struct{} // closed when phase becomes stopping
@@ -109,17 +109,17 @@ type Pump struct {
 	buffer   queue
 	handling int
 	settling int
-	waiting  int     // of those that settle: until other messages have been handled
+	waiting  int     // settling messages that wait until further messages have been handled
 	held     int     // by Hold
-	widening int     // of those that are held: the driver counts them against its window
+	widening int     // held messages that the driver counts against its window
 	started  int64   // messages started, also by earlier pumps of the source
 	finished int     // messages done since Run began
 	leases   []*Slot // with leases: everything buffered, handling, settling and held
 
 	calls  int  // Receive calls running
-	asked  int  // sum of their limits
-	full   bool // the last one returned as many as it was asked for
-	paused bool // none starts: the last one failed
+	asked  int  // sum of the limits of the calls
+	full   bool // the last call returned as many messages as the limit
+	paused bool // no call starts, because the last call failed
 	demand demand
 	share  share
 }
@@ -163,10 +163,10 @@ func New(cfg Config) *Pump {
 	return p
 }
 
-// Run pumps until ctx ends. Then it stops receiving. It releases the buffer where that does not
-// count as an attempt (Limits.FreeRelease), and otherwise handles it. It returns when every handler
-// has returned, also those that ignore their context; then no goroutine of the pump is left. It is
-// called once.
+// Run pumps until ctx ends. Then Run stops receiving. If a release does not count as an attempt
+// (Limits.FreeRelease), Run releases the buffer, and otherwise handles the buffer. Run returns when
+// every handler has returned, also a handler that ignores its context. Then no goroutine of the pump
+// is left. Run is called once.
 func (p *Pump) Run(ctx context.Context) {
 	p.mu.Lock()
 	p.phase, p.windowing = running, true
@@ -231,13 +231,13 @@ func (p *Pump) now() time.Duration { return time.Since(p.startedAt) }
 // releaseTimeout bounds the release of buffered deliveries, and the wait for prefetched ones.
 const releaseTimeout = 10 * time.Second
 
-// Quiesce brings the pump to rest: no message starts any more. It returns nil when no message is
-// handled or settles, and the cause of ctx when that ends first. In either case the pump rests
-// until [Pump.Resume]: it does not receive, keeps its buffer and renews the leases. A pump that
-// does not run yet begins at rest.
+// Quiesce brings the pump to rest: no message starts any more. Quiesce returns nil when no message is
+// handled or settles, and the cause of ctx when ctx ends first. In either case the pump rests until
+// [Pump.Resume]: the pump does not receive, keeps the buffer and renews the leases. A pump that does
+// not run yet begins at rest.
 //
-// A pump that stops while it rests releases its buffer where that does not count as an attempt, and
-// otherwise handles it after Resume. Calls of Quiesce and Resume alternate.
+// If a pump stops at rest, the pump releases the buffer if a release does not count as an attempt,
+// and otherwise handles the buffer after Resume. Calls of Quiesce and Resume alternate.
 func (p *Pump) Quiesce(ctx context.Context) error {
 	p.mu.Lock()
 	quiet := make(chan struct{})
@@ -285,8 +285,8 @@ func (p *Pump) stop(release bool) {
 	p.mu.Unlock()
 }
 
-// cutLate cancels the handlers when StopTimeout has passed before done ends. Messages that have not
-// started after half of that time are released, so that handlers that start have time to finish.
+// cutLate cancels the handlers when StopTimeout has passed before done ends. Messages without a start
+// after half of StopTimeout are released, so that a starting handler has time to finish.
 func (p *Pump) cutLate(done context.Context, cut context.CancelCauseFunc) {
 	half := p.cfg.StopTimeout / 2
 	if p.cfg.StopTimeout < 0 || backoff.Sleep(done, half) != nil {
@@ -298,9 +298,9 @@ func (p *Pump) cutLate(done context.Context, cut context.CancelCauseFunc) {
 	}
 }
 
-// takeAhead handles the messages that the driver has prefetched, where their release would count as
-// an attempt. Messages without a free handler stay with the driver, which learns of a lost
-// connection and releases them.
+// takeAhead handles the prefetched messages of the driver, if a release would count as an attempt.
+// Messages without a free handler stay with the driver: the driver learns of a lost connection and
+// releases the messages.
 func (p *Pump) takeAhead(ctx, work context.Context) {
 	d, ok := p.cfg.Receiver.(transport.Drainer)
 	if !ok {
@@ -326,7 +326,7 @@ func (p *Pump) takeAhead(ctx, work context.Context) {
 
 // freeAhead waits until prefetched messages can be begun, and returns how many; 0 ends the drain.
 // Messages of a running Receive come first. A pump that is serial for the moment only does not
-// drain: that would take too long.
+// drain, because a drain would take too long.
 func (p *Pump) freeAhead() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -341,7 +341,7 @@ func (p *Pump) freeAhead() int {
 	}
 }
 
-// drain returns when the pump holds no message. It releases the buffer if the pump is releasing.
+// drain returns when the pump holds no message. A releasing pump releases the buffer.
 func (p *Pump) drain(ctx context.Context) {
 	for {
 		p.mu.Lock()

@@ -8,15 +8,15 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// call is a Receive that is running.
+// call is a running Receive.
 type call struct {
 	limit int
-	bytes int64 // reserved for what it returns
+	bytes int64 // reserved for the result
 	began time.Duration
 }
 
-// fetch receives while there is room, until ctx ends. Several may run: ask makes them wait where
-// one call is enough.
+// fetch receives while there is room, until ctx ends. Several goroutines may fetch: ask makes all but
+// the first wait if a single call is enough.
 func (p *Pump) fetch(ctx, work context.Context) {
 	for {
 		c, ok := p.ask()
@@ -51,7 +51,7 @@ func (p *Pump) fetch(ctx, work context.Context) {
 	}
 }
 
-// ask waits for room and reserves it for a call. It returns false when the pump stops.
+// ask waits for room and reserves the room for a call. ask returns false when the pump stops.
 func (p *Pump) ask() (call, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,12 +69,12 @@ func (p *Pump) ask() (call, bool) {
 	return c, true
 }
 
-// room returns the number of messages to ask for now; 0 for none. Called with mu held.
+// room returns the number of messages to ask for now; 0 for no call. Called with mu held.
 func (p *Pump) room() int {
 	if p.paused || p.quiet != nil {
 		return 0
 	}
-	// A further Receive runs beside others if the last one was full, and messages need not stay in
+	// A further Receive runs beside a running Receive if the last was full, and messages need not stay in
 	// order.
 	if p.calls > 0 && (!p.full || p.calls >= p.cfg.Limits.ParallelReceive || p.concurrency == 1) {
 		return 0
@@ -93,7 +93,7 @@ func (p *Pump) room() int {
 	return p.share.room(p, n)
 }
 
-// slots returns a slot for each delivery, with a context of its own where there are leases.
+// slots returns a slot for each delivery. If there are leases, each slot has its own context.
 func (p *Pump) slots(work context.Context, ds []transport.Delivery) []Slot {
 	ss := make([]Slot, len(ds))
 	now := p.now()
@@ -107,8 +107,8 @@ func (p *Pump) slots(work context.Context, ds []transport.Delivery) []Slot {
 	return ss
 }
 
-// arrive ends call c and buffers its messages. After a bad call no other starts before the caller
-// has paused. The caller must pause if arrive returns pausing, and call giveWindow if it returns
+// arrive ends call c and buffers the messages. After a bad call no further call starts before the
+// caller has paused. The caller must pause if arrive returns pausing, and call giveWindow if it returns
 // windowing.
 func (p *Pump) arrive(c call, ss []Slot, bad bool) (pausing, windowing bool) {
 	now := p.now()
@@ -161,7 +161,7 @@ func (p *Pump) pause(ctx context.Context, err error, took time.Duration) {
 		_ = backoff.Sleep(ctx, d) // the end of ctx is seen by ask
 	}
 	p.mu.Lock()
-	p.paused = false // the caller asks next, and wakes the others
+	p.paused = false // the caller asks next, and wakes the waiting goroutines
 	p.mu.Unlock()
 }
 
@@ -192,7 +192,7 @@ func (p *Pump) ahead() int {
 	case p.cfg.Limits.Prefetch && p.cfg.Arrived == nil:
 		return 0
 	case p.cfg.Limits.Prefetch:
-		return min(p.demand.size, c) // already prefetched; slow handlers leave them to the driver
+		return min(p.demand.size, c) // already prefetched; slow handlers leave messages to the driver
 	}
 	return min(max(p.demand.size, c/2, 1), buffersPerSlot*c)
 }
@@ -203,8 +203,8 @@ func (p *Pump) windowSize() int {
 	return p.share.bound(p, p.countWindow(), p.share.window) + p.widening
 }
 
-// countWindow returns how many deliveries may be in flight: those that are handled, those that
-// settle, and the buffer. Where the driver prefetches, the last part is as large as the
+// countWindow returns how many deliveries may be in flight: handled and settling messages, and the
+// buffer. Where the driver prefetches, the last part is as large as the
 // concurrency, and the sum is doubled for deliveries on their way and for acknowledgements that
 // wait to be sent together. Called with mu held.
 func (p *Pump) countWindow() int {
@@ -230,8 +230,9 @@ func (p *Pump) beginWindow() bool {
 	return begins
 }
 
-// giveWindow sets the receiver's window until it is the right one. It is called by the goroutine
-// that set windowing: mu cannot be held during the call, and an older window must not be set last.
+// giveWindow sets the receiver's window until the window is right. The goroutine that has set
+// windowing calls giveWindow: mu cannot be held during the call, and an older window must not be set
+// last.
 func (p *Pump) giveWindow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

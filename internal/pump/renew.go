@@ -11,13 +11,13 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// renewBatch bounds how many leases one call renews.
+// renewBatch bounds the leases of a call.
 const renewBatch = 100
 
 // errNoAnswer stands for an entry that is missing in the result of a driver's Renew.
 var errNoAnswer = errors.New("the driver gave no result")
 
-// keeper renews the leases of all deliveries that the pump holds. It is used by one goroutine.
+// keeper renews the leases of all deliveries in the pump. A single goroutine uses a keeper.
 type keeper struct {
 	*Pump
 	lease   time.Duration
@@ -50,8 +50,8 @@ func (k *keeper) untilDue() time.Duration {
 	return max(wait, 0)
 }
 
-// round renews the leases that are due now or soon: fewer calls. Leases that were not renewed for
-// their whole duration are lost: the broker may be unreachable, so its answer is not needed.
+// round renews the leases that are due now or soon: fewer calls. A lease without a renewal for the
+// whole duration is lost: the broker may be unreachable, so the answer is not needed.
 func (k *keeper) round(ctx context.Context) {
 	k.mu.Lock()
 	now := k.now()
@@ -73,7 +73,7 @@ func (k *keeper) round(ctx context.Context) {
 	}
 }
 
-// renew renews the leases of those in batch that are still held.
+// renew renews the leases of the held slots of batch.
 func (k *keeper) renew(ctx context.Context, batch []*Slot) {
 	batch, ds, timeout := k.stillHeld(batch)
 	if len(ds) == 0 {
@@ -143,9 +143,9 @@ func (k *keeper) renewed(batch []*Slot, errs []error, began time.Duration) (lost
 	return lost, unknown
 }
 
-// lose ends those of ss that are still held: their messages are, or soon will be, delivered to
-// another instance. The contexts of handlers are cancelled; deliveries that have not started are
-// dropped and released.
+// lose ends the held slots of ss: the messages are, or soon will be, delivered to another instance.
+// The contexts of handlers are cancelled; deliveries that have not started are dropped and
+// released.
 func (k *keeper) lose(ctx context.Context, ss []*Slot, reason string) {
 	var lost []*Slot
 	var waiting []transport.Delivery
@@ -153,7 +153,7 @@ func (k *keeper) lose(ctx context.Context, ss []*Slot, reason string) {
 	k.mu.Lock()
 	for _, s := range ss {
 		if s.at < 0 {
-			continue // settled in the meantime, which may be the reason
+			continue // settled in the meantime, perhaps the reason
 		}
 		lost = append(lost, s)
 		switch k.unhold(s); s.state {
@@ -162,7 +162,7 @@ func (k *keeper) lose(ctx context.Context, ss []*Slot, reason string) {
 			k.forget(s)
 		case handling:
 			started++
-		default: // settling it returns the error
+		default: // the call that settles returns the error
 		}
 	}
 	k.buffer.drop()
@@ -178,7 +178,7 @@ func (k *keeper) lose(ctx context.Context, ss []*Slot, reason string) {
 	}
 }
 
-// abandon releases ds in the background. Only the end of Run waits for it.
+// abandon releases ds in the background. Only the end of Run waits for the release.
 func (k *keeper) abandon(ctx context.Context, ds []transport.Delivery) {
 	for _, d := range ds {
 		k.abandoning.Go(func() {

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Slot is a message's place in the pump. Its methods are safe for concurrent use, and do nothing
+// Slot is a message's place in the pump. The methods are safe for concurrent use, and do nothing
 // once Handle has returned.
 type Slot struct {
 	pump      *Pump
@@ -25,11 +25,11 @@ type Slot struct {
 
 	// The rest is guarded by the pump's mutex.
 	state  state
-	waits  bool          // while settling: it waits for other messages
+	waits  bool          // while settling: the message waits for further messages
 	widens bool          // while held: the window is larger by one
 	at     int32         // index in the pump's held; -1 when not there
 	leased time.Duration // begin of the lease
-	due    time.Duration // when to renew it
+	due    time.Duration // when to renew the lease
 }
 
 type state int8
@@ -39,13 +39,13 @@ const (
 	handling
 	settling
 	holding
-	gone // settled, or lost before it was started
+	gone // settled, or lost before the start
 )
 
-// Delivery returns the message. It is for Config.Arrived.
+// Delivery returns the message, for Config.Arrived.
 func (s *Slot) Delivery() transport.Delivery { return s.delivery }
 
-// Attach sets what Attached returns. It is for Config.Arrived.
+// Attach sets the result of Attached, for Config.Arrived.
 func (s *Slot) Attach(v any) { s.attached = v }
 
 // Attached returns what Config.Arrived has attached to the message, or nil.
@@ -59,8 +59,8 @@ func (s *Slot) Goroutine() uint64 { return s.goroutine }
 // nothing unless the message got a slot again in between.
 func (s *Slot) Free() { s.free(false) }
 
-// Wait is Free for a message that waits until other messages have been handled, and then calls
-// Request. At most waitsPerSlot messages per slot do so: with that many, no further message starts.
+// Wait is Free for a message that waits until further messages have been handled, and then calls
+// Request. At most waitsPerSlot messages per slot wait: with that many, no further message starts.
 func (s *Slot) Wait() { s.free(true) }
 
 func (s *Slot) free(waits bool) {
@@ -93,7 +93,7 @@ func (s *Slot) Request(granted chan struct{}) {
 	p.admit()
 }
 
-// Withdraw ends a request. It does nothing if the slot was granted before.
+// Withdraw ends a request. Withdraw does nothing if the slot was granted before.
 func (s *Slot) Withdraw() {
 	p := s.pump
 	p.mu.Lock()
@@ -101,7 +101,7 @@ func (s *Slot) Withdraw() {
 	p.regaining = slices.DeleteFunc(p.regaining, func(r regain) bool { return r.slot == s })
 }
 
-// Regain is Request, and waits. It returns the cause of ctx when that ends first, and [ErrStopping]
+// Regain is Request, and waits. Regain returns the cause of ctx when ctx ends first, and [ErrStopping]
 // when the pump stops.
 func (s *Slot) Regain(ctx context.Context) error {
 	granted := make(chan struct{})
@@ -129,10 +129,10 @@ func (s *Slot) Regain(ctx context.Context) error {
 // regain is a message that waits for a slot again.
 type regain struct {
 	slot    *Slot
-	granted chan struct{} // closed when it has a slot
+	granted chan struct{} // closed when the message has a slot
 }
 
-// unsettle removes a message from those that settle or wait. Called with mu held.
+// unsettle removes a message from the settling or waiting messages. Called with mu held.
 func (s *Slot) unsettle() {
 	s.pump.settling--
 	if s.waits {
@@ -141,8 +141,8 @@ func (s *Slot) unsettle() {
 	}
 }
 
-// Order returns the place of the message among those that the source has started, from 1. Messages
-// start in the order in which they were received.
+// Order returns the place of the message among the started messages of the source, from 1. Messages
+// start in the order of receipt.
 func (s *Slot) Order() int64 { return s.order }
 
 // Age returns the time since the message was received.
@@ -152,8 +152,9 @@ func (s *Slot) Age() time.Duration { return s.pump.now() - s.since }
 // then.
 func (s *Slot) Stopping() <-chan struct{} { return s.pump.stopped }
 
-// StopRenewing stops renewing the lease of the delivery. It is called for a message that is
-// completed before it is handled: otherwise a renewal would fail, and cancel the handler's context.
+// StopRenewing stops renewing the lease of the delivery. StopRenewing is called for a message that is
+// completed before the handlers run: otherwise a renewal would fail, and cancel the handler's
+// context.
 func (s *Slot) StopRenewing() {
 	s.pump.mu.Lock()
 	defer s.pump.mu.Unlock()
@@ -173,8 +174,9 @@ func (s *Slot) Settled() {
 	}
 }
 
-// Hold takes the message out of the bounds of the pump, because it waits for long: it has neither a
-// slot nor a place in the window of the receiver, and its bytes do not count in the budget. The
+// Hold takes the message out of the bounds of the pump, because the message waits for long: the
+// message has neither a slot nor a place in the window of the receiver, and the bytes do not count in
+// the budget. The
 // caller bounds the messages that it holds. The lease is still renewed, and the end of Run waits
 // for the message. A second call does nothing.
 //
@@ -335,16 +337,16 @@ func (p *Pump) endWorkers() {
 	p.workers.all.Wait()
 }
 
-// settlesPerSlot bounds the messages that settle beside those that are handled. A message beyond
-// that keeps its slot.
+// settlesPerSlot bounds the settling messages beside the handled messages. A message beyond the bound
+// keeps its slot.
 const settlesPerSlot = 4
 
-// waitsPerSlot bounds the messages that wait for others. Any message that is handled may have to.
+// waitsPerSlot bounds the messages that wait for further messages. Any handled message may have to.
 const waitsPerSlot = 4
 
-// enoughSettles bounds them where the driver prefetches and there are fewer slots: a broker that
-// settles messages one by one gets slower with more of them. A broker that is asked for messages
-// settles them in batches, and gets faster.
+// enoughSettles bounds the settling messages if the driver prefetches and there are fewer slots: a
+// broker that settles single messages gets slower with more messages. A broker that is asked for
+// messages settles in batches, and gets faster.
 const enoughSettles = 192
 
 // settles returns how many messages may settle. Called with mu held.

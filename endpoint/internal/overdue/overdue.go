@@ -39,7 +39,7 @@ type Call struct {
 	Slot *pump.Slot
 
 	handler  atomic.Pointer[string] // the running handler; nil before the first
-	function atomic.Pointer[string] // the running function, which should return soon; nil: no function runs
+	function atomic.Pointer[string] // the running function; nil: no function runs
 	due      atomic.Int64           // end of the limit, in nanoseconds since the start of the watch; 0: no limit
 	limit    atomic.Int64           // in nanoseconds
 
