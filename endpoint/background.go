@@ -47,7 +47,8 @@ func awaited(ctx context.Context, calls *overdue.Watch, name string) (returned f
 	}
 }
 
-// callInBackground calls a function of Config.Background. If the function panics, the panic is logged.
+// callInBackground calls a function of Config.Background. If the function panics, the panic is
+// logged.
 func callInBackground(ctx context.Context, e *Endpoint, f func(context.Context, *Endpoint)) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -129,8 +129,8 @@ func (c *catalog) withDerived(names []string) []string {
 	return all
 }
 
-// checkBodies returns an error for each message type whose values the serializer JSON does not write and
-// read completely.
+// checkBodies returns an error for each message type whose values the serializer JSON does not
+// write and read completely.
 func (c *catalog) checkBodies(s serializers) error {
 	if s.writer() != serialization.JSON {
 		return nil

@@ -47,8 +47,8 @@ func installIn(ctx context.Context, endpoint string, conn transport.Conn, plan t
 	return nil
 }
 
-// recordsIn returns the inspector of the database of conn. It returns an error if the database cannot
-// store records.
+// recordsIn returns the inspector of the database of conn. It returns an error if the database
+// cannot store records.
 func recordsIn(conn transport.Conn) (transport.StateInspector, error) {
 	inspector, ok := conn.(transport.StateInspector)
 	if !ok {

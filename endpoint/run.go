@@ -206,8 +206,8 @@ func serial(sources []source) func(bool) {
 	}
 }
 
-// untilReturned waits for the result of a run. If handlers outlast the stop, untilReturned closes the
-// connections, so that the handlers can neither send nor commit, and returns a StuckError.
+// untilReturned waits for the result of a run. If handlers outlast the stop, untilReturned closes
+// the connections, so that the handlers can neither send nor commit, and returns a StuckError.
 func untilReturned(ctx context.Context, e *Endpoint, ran <-chan error) error {
 	select {
 	case err := <-ran:

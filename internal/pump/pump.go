@@ -1,5 +1,5 @@
-// Package pump is the receive loop of every driver. The pump asks the driver for messages, bounds the
-// number that is handled at once, renews the leases, paces a failing Receive, and stops without
+// Package pump is the receive loop of every driver. The pump asks the driver for messages, bounds
+// the number that is handled at once, renews the leases, paces a failing Receive, and stops without
 // losing messages.
 //
 // A message is buffered until a slot is free. It is handled in that slot until its handlers return.
@@ -83,7 +83,8 @@ type Stats struct {
 	Bytes    int64 // of the headers and bodies, without held messages
 }
 
-// Pump receives messages and calls Handle with each message. The methods are safe for concurrent use.
+// Pump receives messages and calls Handle with each message. The methods are safe for concurrent
+// use.
 type Pump struct {
 	cfg       Config
 	renewer   transport.Renewer // nil where deliveries need no renewing
@@ -231,10 +232,10 @@ func (p *Pump) now() time.Duration { return time.Since(p.startedAt) }
 // releaseTimeout bounds the release of buffered deliveries, and the wait for prefetched ones.
 const releaseTimeout = 10 * time.Second
 
-// Quiesce brings the pump to rest: no message starts any more. Quiesce returns nil when no message is
-// handled or settles, and the cause of ctx when ctx ends first. In either case the pump rests until
-// [Pump.Resume]: the pump does not receive, keeps the buffer and renews the leases. A pump that does
-// not run yet begins at rest.
+// Quiesce brings the pump to rest: no message starts any more. Quiesce returns nil when no message
+// is handled or settles, and the cause of ctx when ctx ends first. In either case the pump rests
+// until [Pump.Resume]: the pump does not receive, keeps the buffer and renews the leases. A pump
+// that does not run yet begins at rest.
 //
 // If a pump stops at rest, the pump releases the buffer if a release does not count as an attempt,
 // and otherwise handles the buffer after Resume. Calls of Quiesce and Resume alternate.
@@ -285,8 +286,8 @@ func (p *Pump) stop(release bool) {
 	p.mu.Unlock()
 }
 
-// cutLate cancels the handlers when StopTimeout has passed before done ends. Messages without a start
-// after half of StopTimeout are released, so that a starting handler has time to finish.
+// cutLate cancels the handlers when StopTimeout has passed before done ends. Messages without a
+// start after half of StopTimeout are released, so that a starting handler has time to finish.
 func (p *Pump) cutLate(done context.Context, cut context.CancelCauseFunc) {
 	half := p.cfg.StopTimeout / 2
 	if p.cfg.StopTimeout < 0 || backoff.Sleep(done, half) != nil {

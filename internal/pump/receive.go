@@ -15,8 +15,8 @@ type call struct {
 	began time.Duration
 }
 
-// fetch receives while there is room, until ctx ends. Several goroutines may fetch: ask makes all but
-// the first wait if a single call is enough.
+// fetch receives while there is room, until ctx ends. Several goroutines may fetch: ask makes all
+// but the first wait if a single call is enough.
 func (p *Pump) fetch(ctx, work context.Context) {
 	for {
 		c, ok := p.ask()
@@ -74,8 +74,8 @@ func (p *Pump) room() int {
 	if p.paused || p.quiet != nil {
 		return 0
 	}
-	// A further Receive runs beside a running Receive if the last was full, and messages need not stay in
-	// order.
+	// A further Receive runs beside a running Receive if the last was full, and messages need not
+	// stay in order.
 	if p.calls > 0 && (!p.full || p.calls >= p.cfg.Limits.ParallelReceive || p.concurrency == 1) {
 		return 0
 	}
@@ -108,8 +108,8 @@ func (p *Pump) slots(work context.Context, ds []transport.Delivery) []Slot {
 }
 
 // arrive ends call c and buffers the messages. After a bad call no further call starts before the
-// caller has paused. The caller must pause if arrive returns pausing, and call giveWindow if it returns
-// windowing.
+// caller has paused. The caller must pause if arrive returns pausing, and call giveWindow if it
+// returns windowing.
 func (p *Pump) arrive(c call, ss []Slot, bad bool) (pausing, windowing bool) {
 	now := p.now()
 	p.mu.Lock()
@@ -204,9 +204,9 @@ func (p *Pump) windowSize() int {
 }
 
 // countWindow returns how many deliveries may be in flight: handled and settling messages, and the
-// buffer. Where the driver prefetches, the last part is as large as the
-// concurrency, and the sum is doubled for deliveries on their way and for acknowledgements that
-// wait to be sent together. Called with mu held.
+// buffer. Where the driver prefetches, the last part is as large as the concurrency, and the sum is
+// doubled for deliveries on their way and for acknowledgements that wait to be sent together.
+// Called with mu held.
 func (p *Pump) countWindow() int {
 	c := p.concurrency
 	switch {

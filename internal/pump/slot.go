@@ -101,8 +101,8 @@ func (s *Slot) Withdraw() {
 	p.regaining = slices.DeleteFunc(p.regaining, func(r regain) bool { return r.slot == s })
 }
 
-// Regain is Request, and waits. Regain returns the cause of ctx when ctx ends first, and [ErrStopping]
-// when the pump stops.
+// Regain is Request, and waits. Regain returns the cause of ctx when ctx ends first, and
+// [ErrStopping] when the pump stops.
 func (s *Slot) Regain(ctx context.Context) error {
 	granted := make(chan struct{})
 	s.Request(granted)
@@ -152,8 +152,8 @@ func (s *Slot) Age() time.Duration { return s.pump.now() - s.since }
 // then.
 func (s *Slot) Stopping() <-chan struct{} { return s.pump.stopped }
 
-// StopRenewing stops renewing the lease of the delivery. StopRenewing is called for a message that is
-// completed before the handlers run: otherwise a renewal would fail, and cancel the handler's
+// StopRenewing stops renewing the lease of the delivery. StopRenewing is called for a message that
+// is completed before the handlers run: otherwise a renewal would fail, and cancel the handler's
 // context.
 func (s *Slot) StopRenewing() {
 	s.pump.mu.Lock()
@@ -175,10 +175,9 @@ func (s *Slot) Settled() {
 }
 
 // Hold takes the message out of the bounds of the pump, because the message waits for long: the
-// message has neither a slot nor a place in the window of the receiver, and the bytes do not count in
-// the budget. The
-// caller bounds the messages that it holds. The lease is still renewed, and the end of Run waits
-// for the message. A second call does nothing.
+// message has neither a slot nor a place in the window of the receiver, and the bytes do not count
+// in the budget. The caller bounds the messages that it holds. The lease is still renewed, and the
+// end of Run waits for the message. A second call does nothing.
 //
 // until is the time at which the broker delivers the message again if it is not settled; zero if
 // the driver does not say.
@@ -337,8 +336,8 @@ func (p *Pump) endWorkers() {
 	p.workers.all.Wait()
 }
 
-// settlesPerSlot bounds the settling messages beside the handled messages. A message beyond the bound
-// keeps its slot.
+// settlesPerSlot bounds the settling messages beside the handled messages. A message beyond the
+// bound keeps its slot.
 const settlesPerSlot = 4
 
 // waitsPerSlot bounds the messages that wait for further messages. Any handled message may have to.

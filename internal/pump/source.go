@@ -130,8 +130,8 @@ func (s *Source) rest(ctx context.Context) bool {
 	}
 }
 
-// await returns the next request to pause, or to resume, and nil when ctx ends. await fulfils requests
-// without a change.
+// await returns the next request to pause, or to resume, and nil when ctx ends. await fulfils
+// requests without a change.
 func (s *Source) await(ctx context.Context, pause bool) *request {
 	for {
 		select {

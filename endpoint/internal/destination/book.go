@@ -1,6 +1,6 @@
 // Package destination keeps the state of each destination of the relay of an outbox: whether the
-// destination answers, the time of the next probe, and the waiting stored messages.
-// The package does no I/O.
+// destination answers, the time of the next probe, and the waiting stored messages. The package
+// does no I/O.
 package destination
 
 import (

@@ -14,8 +14,8 @@ import (
 
 // Log remembers how often messages have failed in this process and cycle, and the texts of their
 // errors. Messages and bytes of text are bounded. Over the first bound the log forgets the message
-// with the oldest last failure, over the second bound the texts of this message. A Log is
-// safe for concurrent use.
+// with the oldest last failure, over the second bound the texts of this message. A Log is safe for
+// concurrent use.
 type Log struct {
 	messages, bytes int // bounds
 

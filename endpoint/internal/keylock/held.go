@@ -24,8 +24,8 @@ func (h *Held) Waited() time.Duration { return h.waited }
 // Has reports whether the message has the keys.
 func (h *Held) Has(keys []Key) bool { return h.lock != nil && h.lock.Holds(keys) }
 
-// Take takes the keys, in place of the held keys. If the message has to wait, Take calls await with a
-// channel that is closed when the message has the keys and a slot.
+// Take takes the keys, in place of the held keys. If the message has to wait, Take calls await with
+// a channel that is closed when the message has the keys and a slot.
 func (h *Held) Take(slot *pump.Slot, keys []Key, await func(granted <-chan struct{}) error) error {
 	if h.lock != nil {
 		h.lock.Leave()

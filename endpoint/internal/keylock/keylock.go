@@ -53,8 +53,8 @@ func (a *Arrivals) Pass(slot *pump.Slot) {
 	a.arrive(slot.Order(), nil)
 }
 
-// Overtake lets the messages behind the message of slot take their keys, unless the message has taken
-// keys, or Pass was called for the message. The message may take its keys later.
+// Overtake lets the messages behind the message of slot take their keys, unless the message has
+// taken keys, or Pass was called for the message. The message may take its keys later.
 func (a *Arrivals) Overtake(slot *pump.Slot) {
 	a.locks.mu.Lock()
 	defer a.locks.mu.Unlock()

@@ -31,8 +31,8 @@ var long = []time.Duration{10 * time.Minute, time.Hour, 6 * time.Hour}
 // Call is a call: of the handlers of a message, or of a function of the configuration. The zero
 // value is ready for [Watch.Begin]. After [Watch.End] a Call may begin again.
 type Call struct {
-	// Observer is told when the call is late; nil for no observer. Observer must not change while the
-	// call runs.
+	// Observer is told when the call is late; nil for no observer. Observer must not change while
+	// the call runs.
 	Observer Observer
 	// Slot is the slot of the message; nil for a call without a slot. Slot must not change while the
 	// call runs.

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// attemptGuard is asked at the beginning of each attempt. If the guard returns neither an outcome nor
-// an error, the attempt goes on. An error is the failure of the attempt.
+// attemptGuard is asked at the beginning of each attempt. If the guard returns neither an outcome
+// nor an error, the attempt goes on. An error is the failure of the attempt.
 type attemptGuard func(ctx context.Context, a *Attempt) (outcome, error)
 
 // handle runs the message through the handlers, sends the operations and completes the message,

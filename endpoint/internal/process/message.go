@@ -85,8 +85,8 @@ func (c *conflicts) next() time.Duration {
 	return c.pause.Next()
 }
 
-// Begin sets the fields of the delivery. arrivals is the order of keys in the queue;
-// nil without keys, and in quarantine.
+// Begin sets the fields of the delivery. arrivals is the order of keys in the queue; nil without
+// keys, and in quarantine.
 func (m *Message) Begin(
 	s *Shared, d transport.Delivery, slot *pump.Slot, queue string, arrivals *keylock.Arrivals,
 ) {
