@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -262,4 +263,69 @@ func (c *Conn) abandon() error {
 		return true
 	})
 	return errors.Join(errs...)
+}
+
+var _ transport.Addresser = (*Conn)(nil)
+
+// Address implements [transport.Addresser]. It is the name of the queue unless the store is a
+// [transport.Addresser].
+func (c *Conn) Address(queue string) string {
+	if a, ok := c.store.(transport.Addresser); ok {
+		return a.Address(queue)
+	}
+	return queue
+}
+
+// ShortName implements [transport.Addresser]. Every method of the Conn that takes a queue calls it
+// first, so that the store and the Conn's own tables know one name of each queue.
+func (c *Conn) ShortName(address string) string {
+	if a, ok := c.store.(transport.Addresser); ok {
+		return a.ShortName(address)
+	}
+	return address
+}
+
+func (c *Conn) shortNames(addresses []string) []string {
+	names := slices.Clone(addresses)
+	for i := range names {
+		names[i] = c.ShortName(names[i])
+	}
+	return names
+}
+
+// shortPlan returns plan with the short names of its queues.
+func (c *Conn) shortPlan(plan transport.Plan) transport.Plan {
+	plan.Queues = slices.Clone(plan.Queues)
+	for i := range plan.Queues {
+		plan.Queues[i].Name = c.ShortName(plan.Queues[i].Name)
+	}
+	return plan
+}
+
+var _ transport.Clock = (*Conn)(nil)
+
+// Timed is implemented by a [Store] whose database may run on another machine. Without it the clock
+// of this process is that of the database.
+type Timed interface {
+	// Now returns the time of the database.
+	Now(ctx context.Context) (time.Time, error)
+}
+
+// Now implements [transport.Clock]. The difference to the clock of this process is measured when
+// the Conn begins to receive, and with each sweep.
+func (c *Conn) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
+
+// compareClocks measures how far the database's clock is ahead of that of this process. The
+// database reads its clock between the question and the answer.
+func (c *Conn) compareClocks(ctx context.Context) error {
+	store, ok := c.store.(Timed)
+	if !ok {
+		return nil
+	}
+	asked := time.Now()
+	now, err := store.Now(ctx)
+	if err == nil {
+		c.ahead.Store(int64(now.Sub(asked.Add(time.Since(asked) / 2))))
+	}
+	return err
 }

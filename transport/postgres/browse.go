@@ -29,7 +29,9 @@ func (s *store) Browse(ctx context.Context, p tablequeue.Page) ([]tablequeue.Cla
 	return found, s.failed(err, "look at queue %q", p.Queue)
 }
 
-func (s *store) browse(ctx context.Context, p tablequeue.Page, count string) (found []tablequeue.Claimed, err error) {
+func (s *store) browse(
+	ctx context.Context, p tablequeue.Page, count string,
+) (found []tablequeue.Claimed, err error) {
 	rows, err := s.query(ctx, s.writes, `SELECT seq, id::text, headers, body, `+count+` FROM `+s.table(p.Queue).quoted+`
 WHERE seq > $1 AND seq <= $2 AND (expires IS NULL OR expires > now() AT TIME ZONE 'UTC') ORDER BY seq LIMIT $3`, p.After, p.Last, p.Limit)
 	if err == nil {

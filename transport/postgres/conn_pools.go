@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -63,7 +66,9 @@ type connections struct {
 }
 
 // openConnections connects once, to fail early. name is shown in pg_stat_activity.
-func openConnections(ctx context.Context, cfg, listening *pgxpool.Config, set settings, name string) (*connections, error) {
+func openConnections(
+	ctx context.Context, cfg, listening *pgxpool.Config, set settings, name string,
+) (*connections, error) {
 	c := &connections{pooled: set.address.pooled || set.address.pool != nil, callers: set.address.pool}
 	cfg = cfg.Copy()
 	cfg.ConnConfig.DialFunc = c.sockets.dial(cfg.ConnConfig.DialFunc)
@@ -84,7 +89,9 @@ func openConnections(ctx context.Context, cfg, listening *pgxpool.Config, set se
 	return c, nil
 }
 
-func (c *connections) openPools(ctx context.Context, cfg *pgxpool.Config, set settings, name string) (err error) {
+func (c *connections) openPools(
+	ctx context.Context, cfg *pgxpool.Config, set settings, name string,
+) (err error) {
 	if c.callers != nil {
 		c.leases, c.writes = pool{c.callers, claiming.statement()}, pool{c.callers, writing.statement()}
 		c.slots = make(slots, cfg.MaxConns-poolReserve)
@@ -178,4 +185,59 @@ func (c *connections) Close() error {
 		}
 	}
 	return nil
+}
+
+// sockets are the network connections of a store. pgx waits when it closes one on which the server
+// does not answer; cut does not.
+type sockets struct {
+	mu   sync.Mutex // guards the rest
+	open map[*socket]struct{}
+	over bool
+}
+
+// socket is a network connection that its sockets know until it is closed.
+type socket struct {
+	net.Conn
+	of *sockets
+}
+
+// dial returns inner with a record of its connections.
+func (s *sockets) dial(inner pgconn.DialFunc) pgconn.DialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := inner(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.over {
+			_ = conn.Close()
+			return nil, transport.ErrClosed
+		}
+		if s.open == nil {
+			s.open = map[*socket]struct{}{}
+		}
+		c := &socket{conn, s}
+		s.open[c] = struct{}{}
+		return c, nil
+	}
+}
+
+// cut closes all connections, and refuses new ones.
+func (s *sockets) cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	for c := range s.open {
+		_ = c.Conn.Close()
+	}
+	s.open = nil
+}
+
+// Close implements [net.Conn].
+func (c *socket) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.open, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
 }

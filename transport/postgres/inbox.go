@@ -217,7 +217,9 @@ func (t *table) inboxStatements() {
 
 // DueForForgetting implements [tablequeue.Inboxes]. The first process that marks a due inbox
 // removes its old keys.
-func (s *store) DueForForgetting(ctx context.Context, inbox string, pause time.Duration) (bool, error) {
+func (s *store) DueForForgetting(
+	ctx context.Context, inbox string, pause time.Duration,
+) (bool, error) {
 	tag, err := s.execute(ctx, `UPDATE `+s.inboxes()+` SET forgotten_at = now()
 WHERE name = $1 AND forgotten_at <= now() - $2::bigint * interval '1 microsecond'`, inbox, pause.Microseconds())
 	return tag.RowsAffected() > 0, s.failed(err, "look for old ids in inbox %q", inbox)
@@ -227,7 +229,9 @@ WHERE name = $1 AND forgotten_at <= now() - $2::bigint * interval '1 microsecond
 // reached: the index keeps the entries of rows that were deleted until they are vacuumed. The
 // commit does not wait for the disk: ids that are back after a crash of the server are removed
 // again.
-func (s *store) Forget(ctx context.Context, inbox string, age time.Duration, limit int) (n int64, err error) {
+func (s *store) Forget(
+	ctx context.Context, inbox string, age time.Duration, limit int,
+) (n int64, err error) {
 	t := s.table(inbox)
 	var reached int64
 	rows, err := s.query(ctx, s.leases, t.forget, age.Microseconds(), limit, t.forgotten.Load())
@@ -242,7 +246,9 @@ func (s *store) Forget(ctx context.Context, inbox string, age time.Duration, lim
 }
 
 // ForgetKeys implements [tablequeue.Inboxes].
-func (s *store) ForgetKeys(ctx context.Context, inbox string, keys []transport.HandledKey) (int64, error) {
+func (s *store) ForgetKeys(
+	ctx context.Context, inbox string, keys []transport.HandledKey,
+) (int64, error) {
 	texts := make([]string, len(keys))
 	for i := range keys {
 		texts[i] = uuid.Text(keys[i].ID)
@@ -309,7 +315,9 @@ func (s *store) inboxState(ctx context.Context, db querier, inbox string) error 
 
 // versionedTable returns the columns of a table, none without the table, and its version among
 // those of inboxes, 0 without one.
-func (s *store) versionedTable(ctx context.Context, db querier, quoted, name string) (columns []string, version int, err error) {
+func (s *store) versionedTable(
+	ctx context.Context, db querier, quoted, name string,
+) (columns []string, version int, err error) {
 	var versioned bool
 	err = db.QueryRow(ctx, `SELECT coalesce(array_agg(attname::text), '{}'), `+regclass(s.inboxes())+` IS NOT NULL FROM pg_attribute
 WHERE attrelid = `+regclass(quoted)+` AND attnum > 0 AND NOT attisdropped`).Scan(&columns, &versioned)

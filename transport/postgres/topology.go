@@ -1,15 +1,22 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -154,4 +161,272 @@ ORDER BY 1`, s.Schema) // an error is that of rows too
 		names[i] = s.shortName(s.Schema, names[i])
 	}
 	return names, failure(err, "list queues")
+}
+
+var _ transport.Addresser = (*store)(nil)
+
+// errAddress is why text that begins with a quotation mark is no queue. NServiceBus quotes the
+// names of tables too.
+var errAddress = errors.New(`it begins with a quotation mark, so it must be an address: "table" or "schema"."table", ` +
+	`with each quotation mark within a name doubled`)
+
+// parse returns the schema and the table of a queue. Text that does not begin with a quotation mark
+// is the name of a table in the store's schema, also with dots.
+func (s *store) parse(queue string) (schema, table string, err error) {
+	schema, table = s.Schema, queue
+	if strings.HasPrefix(queue, `"`) {
+		var ok bool
+		if schema, table, ok = s.unquote(queue); !ok {
+			return "", "", fmt.Errorf("postgres: queue %.300q: %w", queue, errAddress)
+		}
+	}
+	return schema, table, errors.Join(checkName("schema", schema), checkName("queue", table))
+}
+
+// unquote reads an address.
+func (s *store) unquote(address string) (schema, table string, ok bool) {
+	first, rest, ok := dialect.Unquote(address, '"', '"')
+	if !ok || rest == "" {
+		return s.Schema, first, ok
+	}
+	rest, dot := strings.CutPrefix(rest, ".")
+	second, rest, ok := dialect.Unquote(rest, '"', '"')
+	return first, second, dot && ok && rest == ""
+}
+
+// split is parse for a queue that Check has passed, or that the store itself has listed: versions
+// before addresses took any text for the name of a table.
+func (s *store) split(queue string) (schema, table string) {
+	schema, table, err := s.parse(queue)
+	if err != nil {
+		return s.Schema, queue
+	}
+	return schema, table
+}
+
+// shortName returns the name of the queue with that table.
+func (s *store) shortName(schema, table string) string {
+	switch {
+	case schema != s.Schema:
+		return quote(schema, table)
+	case strings.HasPrefix(table, `"`): // without quotation marks it would be an address
+		return quote(table)
+	}
+	return table
+}
+
+// Address implements [transport.Addresser]: "schema"."table".
+func (s *store) Address(queue string) string {
+	schema, table, err := s.parse(queue)
+	if err != nil {
+		return queue
+	}
+	return quote(schema, table)
+}
+
+// ShortName implements [transport.Addresser]: the table, with its schema where that is not the
+// store's.
+func (s *store) ShortName(address string) string {
+	if !strings.HasPrefix(address, `"`) {
+		return address
+	}
+	schema, table, err := s.parse(address)
+	if err != nil {
+		return address
+	}
+	return s.shortName(schema, table)
+}
+
+// maxName is the longest identifier in bytes. PostgreSQL truncates longer ones without an error, so
+// that two queues could become one.
+const maxName = 63
+
+// table is a queue's table with its statements.
+type table struct {
+	name      string      // the queue
+	plain     string      // without a schema
+	quoted    string      // with its schema, for use in statements
+	foreign   atomic.Bool // a foreign table
+	takesRows atomic.Bool // a caller's transaction can insert rows, as far as is known
+	front     front
+
+	filtersLogged atomic.Bool
+	filtersAt     atomic.Int64 // when lookAtFilters looked, in nanoseconds since 1970
+	filtered      atomic.Bool  // by that look
+	largeUntil    atomic.Int64 // in nanoseconds since 1970: until then the table is taken to be large
+	claim, renew, abandon, orphans, restore,
+	cancel, update, sweep, purge, lock, take, byIndex string
+	find, record, forget, forgetKeys string       // of an inbox
+	forgotten                        atomic.Int64 // the time, in microseconds since 1970, up to which old ids were removed
+}
+
+func checkName(what, name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("postgres: %s name is empty", what)
+	case len(name) > maxName:
+		return fmt.Errorf("postgres: %s name %.300q has %d bytes: PostgreSQL allows %d", what, name, len(name), maxName)
+	case strings.ContainsRune(name, 0) || !utf8.ValidString(name):
+		return fmt.Errorf("postgres: %s name %.300q is not text that PostgreSQL can store", what, name)
+	}
+	return nil
+}
+
+// truncated returns as much of name as fits into n bytes.
+func truncated(name string, n int) string { return strings.ToValidUTF8(name[:min(n, len(name))], "") }
+
+// quote returns the identifier of a name with any characters.
+func quote(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
+
+// Check implements [tablequeue.Queues].
+func (s *store) Check(queue string) error {
+	if _, known := s.tables.Load(queue); known {
+		return nil
+	}
+	_, name, err := s.parse(queue)
+	if err == nil && slices.Contains([]string{dialect.SubscriptionTable, dialect.VersionTable, dialect.RecordTable, s.Routing}, name) {
+		err = fmt.Errorf("postgres: queue name %q is taken by a table of another kind", queue)
+	}
+	if err != nil {
+		return &transport.NameError{Err: err}
+	}
+	return nil
+}
+
+// table returns the table of a queue, whose name Check has passed.
+func (s *store) table(queue string) *table {
+	if t, ok := s.tables.Load(queue); ok {
+		return t
+	}
+	return s.tables.Add(queue, s.newTable(queue))
+}
+
+// subscribers is the table of subscriptions with its statements. Their parameters are @queue, the
+// address by which the table names a queue, @endpoint and @types.
+type subscribers struct{ table, columns, add, remove, all, forget string }
+
+// subscribers returns the driver's own table, or one of NServiceBus's shape, which is shared with
+// its endpoints and has the endpoint in its key.
+func (s *store) subscribers() subscribers {
+	if s.Routing == "" {
+		t := quote(s.Schema, dialect.SubscriptionTable)
+		return subscribers{
+			table: t, columns: ` (type text, queue text, PRIMARY KEY (type, queue))`,
+			add: `INSERT INTO ` + t + ` (type, queue)
+SELECT t, @queue FROM unnest(@types::text[]) AS t ON CONFLICT DO NOTHING`,
+			remove: `DELETE FROM ` + t + ` WHERE queue = @queue AND type = ANY (@types::text[])`,
+			all:    `SELECT type, queue FROM ` + t + ` ORDER BY 1, 2`,
+			forget: `DELETE FROM ` + t + ` WHERE queue = `,
+		}
+	}
+	t := quote(s.Schema, s.Routing)
+	return subscribers{
+		table: t, columns: ` (
+	queueaddress varchar(200) NOT NULL,
+	endpoint varchar(200) NOT NULL,
+	topic varchar(200) NOT NULL,
+	PRIMARY KEY (endpoint, topic)
+)`,
+		add: `INSERT INTO ` + t + ` (endpoint, queueaddress, topic)
+SELECT DISTINCT @endpoint, @queue, t FROM unnest(@types::text[]) AS t
+ON CONFLICT (endpoint, topic) DO UPDATE SET queueaddress = excluded.queueaddress`,
+		remove: `DELETE FROM ` + t + ` WHERE endpoint = @endpoint AND topic = ANY (@types::text[])`,
+		all:    `SELECT topic, queueaddress FROM ` + t + ` ORDER BY 1, 2`,
+		forget: `DELETE FROM ` + t + ` WHERE queueaddress = `,
+	}
+}
+
+// subscriber returns the name of a queue in the table of subscriptions.
+func (s *store) subscriber(queue string) string {
+	if s.Routing == "" {
+		return queue
+	}
+	return s.Address(queue)
+}
+
+// Subscribe implements [tablequeue.Subscriptions].
+func (s *store) Subscribe(ctx context.Context, queue string, types []string) error {
+	return noSubscriptions(s.subscription(ctx, s.subscribers().add, queue, types), "subscribe queue %q", queue)
+}
+
+// Unsubscribe implements [tablequeue.Subscriptions].
+func (s *store) Unsubscribe(ctx context.Context, queue string, types []string) error {
+	return noSubscriptions(s.subscription(ctx, s.subscribers().remove, queue, types), "unsubscribe queue %q", queue)
+}
+
+func (s *store) subscription(ctx context.Context, text, queue string, types []string) error {
+	args := pgx.NamedArgs{"queue": s.subscriber(queue), "endpoint": cmp.Or(s.Endpoint, queue), "types": types}
+	_, err := s.writes.Exec(ctx, text, args)
+	return err
+}
+
+// Subscriptions implements [tablequeue.Subscriptions].
+func (s *store) Subscriptions(ctx context.Context) ([]tablequeue.Subscription, error) {
+	rows, _ := s.writes.Query(ctx, s.subscribers().all) // an error is that of rows too
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[tablequeue.Subscription])
+	for i := range all {
+		all[i].Queue = s.ShortName(all[i].Queue)
+	}
+	return all, noSubscriptions(err, "read subscriptions")
+}
+
+// noSubscriptions is failure, but with [tablequeue.ErrNotInstalled] where the table of
+// subscriptions is missing.
+func noSubscriptions(err error, doing string, args ...any) error {
+	if code(err) == undefinedTable {
+		err = fmt.Errorf("%w: %w", tablequeue.ErrNotInstalled, err)
+	}
+	return failure(err, doing, args...)
+}
+
+// theirRouting is NServiceBus's default name of its table of subscriptions.
+const theirRouting = "SubscriptionRouting"
+
+// unsharedRouting returns the expression that is true if the schema has a table of subscriptions of
+// NServiceBus, which the driver does not use.
+func (s *store) unsharedRouting() string {
+	return fmt.Sprintf("%t AND %s IS NOT NULL", s.Routing == "", regclass(quote(s.Schema, theirRouting)))
+}
+
+const routingAdvice = "the schema has a table SubscriptionRouting, as NServiceBus creates it, and SubscriptionRouting of the Transport is not set: " +
+	"no event crosses between these endpoints and those of NServiceBus. Set it to \"SubscriptionRouting\" in every endpoint"
+
+// warnOfRouting logs once that a table of subscriptions of NServiceBus is not used.
+func (s *store) warnOfRouting(ctx context.Context) error {
+	if s.Routing != "" || !s.routingAsked.CompareAndSwap(false, true) {
+		return nil
+	}
+	var unshared bool
+	err := s.writes.QueryRow(ctx, "SELECT "+s.unsharedRouting(), pgx.QueryExecModeExec).Scan(&unshared)
+	if err != nil {
+		s.routingAsked.Store(false)
+		return err
+	}
+	if unshared {
+		s.log.WarnContext(ctx, "events of NServiceBus are not subscribed to", slog.String("reason", routingAdvice))
+	}
+	return nil
+}
+
+// DueForSweep implements [tablequeue.Sweeper]. The first process that marks a due queue sweeps it.
+func (s *store) DueForSweep(ctx context.Context) ([]string, error) {
+	versions := s.versions()
+	rows, _ := s.writes.Query(ctx, `UPDATE `+versions+` SET swept_at = now() WHERE name IN (
+	SELECT name FROM `+versions+` WHERE swept_at <= now() - $1::bigint * interval '1 microsecond' FOR UPDATE SKIP LOCKED
+) RETURNING name`, tablequeue.SweepPause.Microseconds()) // an error is that of rows too
+	queues, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return queues, s.failed(err, "look for expired rows")
+}
+
+// SweepSome implements [tablequeue.Sweeper].
+func (s *store) SweepSome(ctx context.Context, queue string) (int64, error) {
+	tag, err := s.execute(ctx, s.table(queue).sweep)
+	return tag.RowsAffected(), s.failed(err, "remove expired rows of queue %q", queue)
+}
+
+// Now implements [tablequeue.Timed].
+func (s *store) Now(ctx context.Context) (time.Time, error) {
+	var micros int64 // which no setting of a session formats
+	err := s.writes.QueryRow(ctx, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`).Scan(&micros)
+	return time.UnixMicro(micros), s.failed(err, "read the clock")
 }

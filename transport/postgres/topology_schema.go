@@ -1,12 +1,18 @@
 package postgres
 
 import (
+	"context"
 	"fmt"
 	"hash/fnv"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -276,4 +282,228 @@ func (s *store) writeInstallation(b *strings.Builder, plan transport.Plan) {
 		b.WriteString(step.text + ";\n")
 	}
 	b.WriteString("COMMIT;\n")
+}
+
+// examined is the part of a queue's table that decides on findings.
+type examined struct {
+	Ours    bool // has our columns
+	Text    bool // has ids of type text
+	Unique  bool // has a unique index on id
+	Adopted bool // was created by NServiceBus
+	Timers  bool // has what named rows need
+	Last    int64
+	Most    int64 // the last value of seq
+	Filters string
+	Theirs  bool // NServiceBus's table of subscriptions is in the schema, and not used
+}
+
+func (s *store) examination(t *table) string {
+	sequence := `pg_get_serial_sequence(` + literal(t.quoted) + `, 'seq')::regclass`
+	return `SELECT ` + isOurs(t) + `, ` + idIs(t, "text") + `, ` + uniqueColumn(t, "id") + `, ` + isAdopted(t) + `, ` + s.hasTimers(t) + `,
+	greatest(coalesce((SELECT max(seq) FROM ` + t.quoted + `), 0),
+		CASE WHEN has_sequence_privilege(` + sequence + `, 'USAGE, SELECT') THEN pg_sequence_last_value(` + sequence + `) END),
+	least((SELECT CASE WHEN atttypid = 'integer'::regtype THEN 2147483647 ELSE 9223372036854775807 END FROM pg_attribute
+		WHERE attrelid = ` + regclass(t.quoted) + ` AND attname = 'seq'), (SELECT seqmax FROM pg_sequence WHERE seqrelid = ` + sequence + `)),
+	` + filters(regclass(t.quoted)) + `, ` + s.unsharedRouting()
+}
+
+func (s *store) examine(ctx context.Context, t *table) (examined, error) {
+	rows, _ := s.writes.Query(ctx, s.examination(t), pgx.QueryExecModeExec) // an error is that of rows too
+	e, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[examined])
+	return e, s.failed(err, "look at queue %q", t.name)
+}
+
+// Examine implements [tablequeue.Examiner].
+func (s *store) Examine(ctx context.Context, q transport.Queue) ([]tablequeue.Remark, error) {
+	t := s.table(q.Name)
+	e, err := s.examine(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	if e.Ours {
+		t.takesRows.Store(true)
+	}
+	var all []tablequeue.Remark
+	differs := func(text string) { all = append(all, tablequeue.Remark{State: transport.Differs, Text: text}) }
+	if !e.Ours && !q.Shared {
+		refused, err := s.refused(ctx, t)
+		if err != nil {
+			return nil, s.failed(err, "look at queue %q", q.Name)
+		}
+		if refused != "" {
+			differs(refused)
+		}
+	}
+	if e.Ours && q.Shared {
+		switch {
+		case e.Text:
+			differs(`its ids are text, which ServiceControl cannot read: "holdfast endpoint create --adopt" rewrites the table`)
+		case !e.Unique:
+			differs(`it has no unique index on id, by which ServiceControl receives: "holdfast endpoint create --adopt" creates one`)
+		}
+	}
+	if e.Ours && q.Timers && !e.Timers {
+		differs(tablequeue.ErrNoTimers.Error())
+	}
+	note := func(text string) { all = append(all, tablequeue.Remark{State: transport.Noted, Text: text}) }
+	if e.Adopted {
+		note("it was taken over from NServiceBus, which ignores leases and delays: its endpoint must not receive from it again")
+	}
+	for _, text := range e.warnings() {
+		note(text)
+	}
+	if e.Theirs && e.Ours && !q.Shared {
+		note(routingAdvice)
+	}
+	return all, nil
+}
+
+// warnings returns the failures that e foretells.
+func (e examined) warnings() (all []string) {
+	if text := e.nearEnd(); text != "" {
+		all = append(all, text)
+	}
+	if text := filterWarning(e.Filters); text != "" && e.Ours {
+		all = append(all, text)
+	}
+	return all
+}
+
+// nearEnd returns the warning that the numbers of rows will be used up, from the half of them on.
+func (e examined) nearEnd() string {
+	if e.Last <= e.Most/2 {
+		return ""
+	}
+	return fmt.Sprintf("seq has reached %d of %d, after which nothing can be sent to it: widen seq to bigint, as docs/transports/postgres.md describes", e.Last, e.Most)
+}
+
+// Warnings implements [tablequeue.Warner].
+func (s *store) Warnings(ctx context.Context, queues []string) (all []string, err error) {
+	for _, q := range queues {
+		e, err := s.examine(ctx, s.table(q))
+		if err != nil {
+			return all, err
+		}
+		for _, text := range e.warnings() {
+			all = append(all, fmt.Sprintf("queue %q: %s", q, text))
+		}
+	}
+	return all, nil
+}
+
+// filters returns the SQL expression for the parts of the table oid that can keep rows from being
+// inserted, deleted or read, as a text, or ” without any. A trigger that is executed before each
+// row can skip the row (PostgreSQL 15, "Overview of Trigger Behavior"). row_security_active is
+// false for an owner and a role that bypass policies.
+func filters(oid string) string {
+	return `array_to_string(ARRAY(
+	SELECT 'trigger ' || quote_ident(tgname) FROM pg_trigger
+	WHERE tgrelid = ` + oid + ` AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 3 = 3 AND tgtype & 12 <> 0
+	UNION ALL SELECT 'rule ' || quote_ident(rulename) FROM pg_rewrite WHERE ev_class = ` + oid + ` AND ev_enabled IN ('O', 'A')
+	UNION ALL SELECT 'row level security' WHERE row_security_active(` + oid + `)
+	ORDER BY 1), ', ')`
+}
+
+// filterWarning returns a text about filters, or "" without any.
+func filterWarning(filters string) string {
+	if filters == "" {
+		return ""
+	}
+	return fmt.Sprintf("its table has %s: if that skips a row without an error, a message is lost or handled again. "+
+		"Have triggers raise an exception or return the row, and give the endpoint's role BYPASSRLS or policies for all commands", filters)
+}
+
+// filtersFor is the time after which a table is looked at again.
+const filtersFor = time.Minute
+
+// lookAtFilters finds the filters of the tables that groups insert into, unless they were looked at
+// a short time ago. The inserts into a table with filters are counted. A failure of the query is
+// one of the next statement too.
+func (s *store) lookAtFilters(ctx context.Context, groups []*group) {
+	now := time.Now()
+	var tables []*table
+	for _, g := range groups {
+		for _, o := range g.outs {
+			if at := o.to.filtersAt.Load(); now.Sub(time.Unix(0, at)) > filtersFor && o.to.filtersAt.CompareAndSwap(at, now.UnixNano()) {
+				tables = append(tables, o.to)
+			}
+		}
+	}
+	if len(tables) > 0 {
+		names := make([]string, len(tables))
+		for i, t := range tables {
+			names[i] = t.quoted
+		}
+		var filtered bool
+		i := 0
+		rows, _ := s.writes.Query(ctx, `SELECT `+filters(`to_regclass(q.name)`)+` <> '' FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n`, names)
+		_, err := pgx.ForEachRow(rows, []any{&filtered}, func() error {
+			tables[i].filtered.Store(filtered)
+			i++
+			return nil
+		})
+		for _, t := range tables[i:] {
+			t.filtersAt.Store(0)
+		}
+		if err != nil {
+			s.log.DebugContext(ctx, "tables cannot be looked at for triggers", slog.Any("error", err))
+		}
+	}
+	for _, g := range groups {
+		for _, o := range g.outs {
+			o.counted = o.to.filtered.Load() && !o.named && !o.leased && !o.foreign
+		}
+	}
+}
+
+// skipped begins the text of the error by which the statement of a counted insert fails. A cast of
+// the text fails.
+const skipped = "a trigger, a rule or a policy of the table has skipped a row; rows written: "
+
+// skipsDelete is an expression for a row of q that was to be deleted and is there. It fails.
+var skipsDelete = "(" + literal(skipped+"0, row ") + " || q.seq)::bigint"
+
+// countedInsert returns the statement that inserts the rows of o and returns their seqs, or fails
+// when a row was skipped. Want is the expression for the number of rows.
+func (o *out) countedInsert(insert, want string) string {
+	return "WITH out0 AS (" + insert + " RETURNING seq) SELECT seq FROM out0 UNION ALL SELECT " + o.skips(0) +
+		" WHERE (SELECT count(*) FROM out0) < " + want
+}
+
+// skips returns an expression that fails, with the number of the rows that output i of a statement
+// has inserted. The planner cannot evaluate the expression before.
+func (o *out) skips(i int) string {
+	return fmt.Sprintf("(%s || (SELECT count(*) FROM out%d))::bigint", literal(skipped), i)
+}
+
+// unskipped returns the condition that no counted insert of a statement has skipped a row of a unit
+// in gone, or "". The parameters of the inserts begin with number param.
+func unskipped(outs []*out, param int) string {
+	var all []string
+	for i, o := range outs {
+		if o.counted {
+			all = append(all, fmt.Sprintf(`(SELECT CASE WHEN (SELECT count(*) FROM out%d) < (SELECT count(*) FROM unnest($%d::bigint[]) AS o(n) JOIN gone USING (n)) THEN %s END) IS NULL`,
+				i, param, o.skips(i)))
+		}
+		param += len(o.args)
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return " WHERE " + strings.Join(all, " AND ")
+}
+
+// warnOfFilters logs the filters of a queue's table, once for each table.
+func (s *store) warnOfFilters(ctx context.Context, t *table) error {
+	var found string
+	row := s.writes.QueryRow(ctx, "SELECT "+filters(regclass(t.quoted)), pgx.QueryExecModeExec)
+	if err := row.Scan(&found); err != nil {
+		return err
+	}
+	t.filtered.Store(found != "")
+	t.filtersAt.Store(time.Now().UnixNano())
+	if text := filterWarning(found); text != "" && t.filtersLogged.CompareAndSwap(false, true) {
+		s.log.WarnContext(ctx, "a queue's table may keep messages out", slog.String("queue", t.name), slog.String("reason", text))
+	}
+	return nil
 }

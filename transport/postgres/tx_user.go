@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/transport"
@@ -91,7 +93,9 @@ func (u *userTx) Begin(ctx context.Context) (pgx.Tx, error) {
 
 func (u *userTx) isOver() bool { return u.over.Load() }
 
-func (u *userTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (int64, error) {
+func (u *userTx) CopyFrom(
+	ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource,
+) (int64, error) {
 	tx, err := u.begun(ctx)
 	if err != nil {
 		return 0, err
@@ -99,7 +103,9 @@ func (u *userTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []s
 	return tx.CopyFrom(ctx, table, columns, from)
 }
 
-func (u *userTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+func (u *userTx) Prepare(
+	ctx context.Context, name, sql string,
+) (*pgconn.StatementDescription, error) {
 	u.note(sql)
 	tx, err := u.begun(ctx)
 	if err != nil {
@@ -120,3 +126,83 @@ func (u *userTx) LargeObjects() pgx.LargeObjects {
 // Conn returns the connection, for its type map. A statement that is executed on the connection
 // itself is not seen: neither a setting that the statement leaves, nor the end of the transaction.
 func (u *userTx) Conn() *pgx.Conn { return u.conn }
+
+var (
+	_ pgx.Rows         = failedRows{}
+	_ pgx.BatchResults = failedBatch{}
+)
+
+// batchRows are the last rows of a batch. Reading them closes the batch, whose commit follows the
+// last row: Err returns the error of the commit.
+type batchRows struct {
+	pgx.Rows
+	results pgx.BatchResults
+	err     error
+}
+
+func (r *batchRows) Next() bool {
+	if r.Rows.Next() {
+		return true
+	}
+	r.Close()
+	return false
+}
+
+func (r *batchRows) Scan(dest ...any) error { return r.closed(r.Rows.Scan(dest...)) }
+
+func (r *batchRows) Values() ([]any, error) {
+	values, err := r.Rows.Values()
+	return values, r.closed(err)
+}
+
+// closed closes the batch when err has closed its rows.
+func (r *batchRows) closed(err error) error {
+	if err != nil {
+		r.Close()
+	}
+	return err
+}
+
+func (r *batchRows) Close() {
+	r.Rows.Close()
+	err := r.results.Close()
+	r.err = cmp.Or(r.err, err)
+}
+
+func (r *batchRows) Err() error { return cmp.Or(r.Rows.Err(), r.err) }
+
+// failedRows is the result of a query that was not sent.
+type failedRows struct{ err error }
+
+func (failedRows) Close() {}
+
+func (r failedRows) Err() error { return r.err }
+
+func (failedRows) CommandTag() pgconn.CommandTag { return pgconn.CommandTag{} }
+
+func (failedRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
+
+func (failedRows) Next() bool { return false }
+
+func (r failedRows) Scan(...any) error { return r.err }
+
+func (r failedRows) Values() ([]any, error) { return nil, r.err }
+
+func (failedRows) RawValues() [][]byte { return nil }
+
+func (failedRows) Conn() *pgx.Conn { return nil }
+
+func (failedRows) TypeMap() *pgtype.Map { return nil }
+
+// failedBatch is the result of a batch that was not sent.
+type failedBatch struct{ err error }
+
+func (b failedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, b.err }
+
+func (b failedBatch) Query() (pgx.Rows, error) { return failedRows(b), b.err }
+
+func (b failedBatch) QueryRow() pgx.Row { return failedRows(b) }
+
+func (b failedBatch) Close() error { return b.err }
+
+func (failedBatch) Tx() pgx.Tx { return nil }
