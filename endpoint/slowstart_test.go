@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint"
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/harness"
+	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/inmemory"
 )
 
@@ -52,4 +54,31 @@ func TestAStartIsSlowOnlyForRedeliveries(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A slow start ends also if no handler receives a message: the copies of held messages move to a
+// slow error queue, several at once.
+func TestASlowStartEndsWithoutAHandler(t *testing.T) {
+	harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+		b, cfg := moodyErrors(broker, new(orders))
+		b.set("error", slowMood)
+		broker.CreateQueues("sales", "error")
+		const copies = 30
+		for i := range copies {
+			var h header.Map
+			h.Set(header.HoldfastFaultDecided, "sales")
+			if err := broker.Put("sales", &transport.Message{ID: fmt.Sprint("m-", i), Headers: h}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		harness.Start(t, cfg)
+		pass(4 * time.Second)
+		if n := len(broker.Messages("error")); n > 2 {
+			t.Errorf("%d messages moved in the first 4 s: the start is not slow", n)
+		}
+		pass(11 * time.Second)
+		if n := len(broker.Messages("error")); n != copies {
+			t.Errorf("%d of %d messages moved in 15 s", n, copies)
+		}
+	})
 }

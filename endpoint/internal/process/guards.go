@@ -55,8 +55,10 @@ func (r *roads) composeArrival(s *Shared) {
 			road.arrival = append(road.arrival, g)
 		}
 	}
+	if s.Slow != nil { // first, because a slow start ends a while after the first message of any kind
+		arrives(startSlowly, &r.ordinary)
+	}
 	if s.Translate != nil {
-		arrives(startSlowly, &r.ordinary) // before a function that may hang
 		arrives(translate, all...)
 	}
 	if s.Locks != nil { // after Translate, which may set the type
@@ -108,7 +110,7 @@ func (r *roads) composeAttempt(s *Shared) {
 }
 
 func startSlowly(_ context.Context, m *Message) outcome {
-	m.Slow.Received(m.Received.Attempt().N)
+	m.Slow.Arrived()
 	return nil
 }
 
