@@ -104,8 +104,8 @@ var (
 	nameRelay    = "a behavior of stage Relay"
 )
 
-// decode is the end of the Receive stage: it finds the type, reads the body and goes on with the
-// Logical stage.
+// decode is the end of the Receive stage: decode finds the type, reads the body and goes on with
+// the Logical stage.
 func decode(ctx context.Context, r *pipeline.Receive) error {
 	a := attemptOf(r)
 	t, err := a.recognise(r)
@@ -121,7 +121,7 @@ func decode(ctx context.Context, r *pipeline.Receive) error {
 	if err != nil {
 		return recoverability.Unrecoverable(&undecodableError{err})
 	}
-	if err := a.lockKeys(ctx, r, value); err != nil { // before the limit: a message that waits for keys is not within it
+	if err := a.lockKeys(ctx, r, value); err != nil { // before the limit: a waiting message is not within the limit
 		return err
 	}
 	if err := a.Limit.Enter(ctx, t.limiter, a.Slot); err != nil {
@@ -141,7 +141,7 @@ func (a *attempt) reportForeign(ctx context.Context, cause error) {
 		"endpoint may receive from this queue, with other handlers; each endpoint needs a name of its own", slog.String("queue", a.Queue), slog.String("error", errtree.Cut(cause.Error(), settle.MaxLogged)))
 }
 
-// recognise returns the registered type of the message, and sets its handlers.
+// recognise returns the registered type of the message, and sets the handlers.
 func (a *attempt) recognise(r *pipeline.Receive) (t *messageType, err error) {
 	enclosed := r.Headers.Get(header.EnclosedMessageTypes)
 	t, a.calls = a.e.types.named(enclosed)
@@ -156,13 +156,13 @@ func (a *attempt) recognise(r *pipeline.Receive) (t *messageType, err error) {
 	return t, nil
 }
 
-// baseValue is a message read into one of its base types.
+// baseValue is a message read into a base type.
 type baseValue struct {
 	of    *messageType
 	value any
 }
 
-// read returns the message as t, and keeps it as each further type that a handler takes.
+// read returns the message as t, and keeps the message as each further type of the handlers.
 func (a *attempt) read(r *pipeline.Receive, t *messageType) (any, error) {
 	s, err := a.e.serializers.reader(r.Headers.Get(header.ContentType))
 	if err != nil {
@@ -190,7 +190,7 @@ func (a *attempt) read(r *pipeline.Receive, t *messageType) (any, error) {
 	return value, nil
 }
 
-// as returns the message as one of its base types, or nil if it was not read as that type.
+// as returns the message as a base type, or nil if the message was not read as t.
 func (a *attempt) as(t *messageType) any {
 	for i := range a.bases {
 		if a.bases[i].of == t {
@@ -200,8 +200,8 @@ func (a *attempt) as(t *messageType) any {
 	return nil
 }
 
-// lockKeys waits, without a slot, until the message has the keys that its handlers name. A behavior
-// may have it decoded again.
+// lockKeys waits, without a slot, until the message has the keys of its handlers. A behavior may
+// have the message decoded again.
 func (a *attempt) lockKeys(ctx context.Context, r *pipeline.Receive, value any) error {
 	keys, err := a.findKeys(r, value)
 	if err != nil || len(keys) == 0 {
@@ -240,8 +240,8 @@ func (a *attempt) findKeys(r *pipeline.Receive, value any) (keys []keylock.Key, 
 	return keys, nil
 }
 
-// invokeAll is the end of the Logical stage: one Invoke stage for each handler, in order, until
-// one of them calls DoNotContinue.
+// invokeAll is the end of the Logical stage: an Invoke stage for each handler, in order, until a
+// handler calls DoNotContinue.
 func invokeAll(ctx context.Context, l *pipeline.Logical) error {
 	a := attemptOf(l.Receive)
 	if a.e.bounded {
@@ -250,9 +250,9 @@ func invokeAll(ctx context.Context, l *pipeline.Logical) error {
 	return a.invokeCalls(ctx, l)
 }
 
-// invokeWithin calls the handlers of the message within the limits of its policy or type: with the
-// number of the attempt in the context, and with a deadline for all handlers together. That is in
-// the place of Config.HandlerTimeout.
+// invokeWithin calls the handlers of the message within the limits of the policy or type: with the
+// number of the attempt in the context, and with a deadline for all handlers together. The deadline
+// replaces Config.HandlerTimeout.
 func (a *attempt) invokeWithin(ctx context.Context, l *pipeline.Logical) error {
 	typ := settle.FirstType(a.Original.Headers)
 	use := a.Config.RetryOf(typ, a.Original.Headers)
@@ -337,7 +337,7 @@ func invokeOne(ctx context.Context, i *pipeline.Invoke) error {
 	}
 	err = a.call(ctx, i.Value)
 	if err == nil {
-		err = a.session.raiseError() // the handler has dropped it
+		err = a.session.raiseError() // the handler has dropped the error
 	}
 	if err != nil {
 		return fmt.Errorf("handler %s: %w", i.Handler, err)
@@ -346,7 +346,7 @@ func invokeOne(ctx context.Context, i *pipeline.Invoke) error {
 	return nil
 }
 
-// statefulCall returns the call of the handler that is invoked, if it has records.
+// statefulCall returns the call of the invoked handler, if the handler has records.
 func (a *attempt) statefulCall() *stateful.Call {
 	c := &a.calls[a.at]
 	if c.state == nil {
@@ -359,7 +359,7 @@ func (a *attempt) statefulCall() *stateful.Call {
 	}
 }
 
-// call calls the handler, with a limit to its time where there is one and the attempt has none.
+// call calls the handler, within the time limit of handlers unless the attempt has a limit.
 func (a *attempt) call(ctx context.Context, value any) error {
 	limit := a.e.cfg.HandlerTimeout
 	if limit == 0 || a.limited {

@@ -116,8 +116,8 @@ func (c *catalog) hasDerived(base string) bool {
 	return slices.ContainsFunc(c.all, func(t *messageType) bool { return t.kind == kindEvent && slices.Contains(t.bases, base) })
 }
 
-// withDerived returns names and those of the events that derive from them, except events that are
-// registered [Message.WithoutSubscription].
+// withDerived returns names, and the names of the events that derive from these types, except
+// events that are registered [Message.WithoutSubscription].
 func (c *catalog) withDerived(names []string) []string {
 	all := slices.Clone(names)
 	for _, t := range c.all {

@@ -53,7 +53,7 @@ func compose(e *Endpoint) error {
 	e.recover = stage(e, &errs, "Recover", &p.Recover, recoverEnd)
 	e.relayed = stage(e, &errs, "Relay", &p.Relay, e.relay)
 	e.watchesDispatch, e.watchesRelay = len(p.Dispatch.Names()) > 0, len(p.Relay.Names()) > 0
-	// A serializer may keep the body in the values that it returns. JSON copies it.
+	// A serializer may keep the body in the returned values. JSON copies the body.
 	keeps := func(s serialization.Serializer) bool { return s != serialization.JSON }
 	e.copies = e.copies || slices.ContainsFunc(e.serializers, keeps)
 	return errors.Join(errs...)

@@ -121,8 +121,9 @@ func (e *Endpoint) Policy(name string) (resilience.Policy, bool) {
 	return e.recoverability.NamedPolicy(name)
 }
 
-// CancelTimer removes the timer with that name that waits, at once or with [In] a transaction; none
-// is no error. A timer that is due may be on its way, and is handled. Other options have no effect.
+// CancelTimer removes the waiting timer with the name, at once or with [In] a transaction. If no
+// timer waits, CancelTimer returns nil. A due timer may be on its way, and is handled. Options other
+// than [In] have no effect.
 func (e *Endpoint) CancelTimer(ctx context.Context, name string, opts ...TxOption) error {
 	live := e.live.Load()
 	if live == nil {

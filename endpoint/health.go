@@ -64,15 +64,15 @@ type OutboxHealth struct {
 	Unsettled int64 `json:"unsettled"`
 	// Oldest is how long the first ready message has waited.
 	Oldest time.Duration `json:"oldest_ns"`
-	// Sent counts the messages that this instance has sent from the outbox, Refused those of them
-	// that moved to the error queue because the broker refused them, and Duplicates the received
-	// messages that were handled before.
+	// Sent counts the messages that this instance has sent from the outbox. Refused counts the sent
+	// messages that moved to the error queue because the broker refused the message. Duplicates
+	// counts the received messages that were handled before.
 	Sent       int64 `json:"sent"`
 	Refused    int64 `json:"refused"`
 	Duplicates int64 `json:"duplicates"`
-	// Waiting are the destinations that accept no messages at the moment, and those for which
-	// stored messages still wait, by their names, as this instance knows them. The stored messages
-	// are not part of Ready.
+	// Waiting has, by name, each destination that accepts no messages at the moment and each
+	// destination with waiting stored messages, as this instance knows the destinations. The stored
+	// messages are not part of Ready.
 	Waiting []DestinationHealth `json:"waiting,omitempty"`
 }
 

@@ -14,15 +14,16 @@ import (
 // outbox and of handled messages, and what its published and handled types need. It opens
 // connections of its own; the endpoint need not run.
 func (e *Endpoint) Install(ctx context.Context) error {
+	needs := layoutOf(e)
 	conn, err := connect(ctx, e, nil)
 	if err != nil {
 		return err
 	}
-	err = installIn(ctx, e.cfg.Name, conn, layout{e}.plan())
+	err = installIn(ctx, e.cfg.Name, conn, needs.plan())
 	err = errors.Join(err, conn.Close())
 	outbox, oerr := openOutbox(ctx, e, nil)
 	if oerr == nil && outbox != nil {
-		oerr = errors.Join(installIn(ctx, e.cfg.Name, outbox.Conn, layout{e}.outboxPlan()), outbox.Conn.Close())
+		oerr = errors.Join(installIn(ctx, e.cfg.Name, outbox.Conn, needs.outboxPlan()), outbox.Conn.Close())
 	}
 	return errors.Join(err, oerr)
 }

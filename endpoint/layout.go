@@ -5,11 +5,18 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
 // layout derives the queues and tables of an endpoint from the configuration.
-type layout struct{ *Endpoint }
+type layout struct {
+	cfg            *Config
+	types          *registry
+	recoverability *recoverability.Config
+}
+
+func layoutOf(e *Endpoint) layout { return layout{&e.cfg, e.types, &e.recoverability} }
 
 // records returns the kinds of records of the handlers.
 func (l layout) records() []string {

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/outbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/internal/handledid"
+	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
@@ -193,46 +194,50 @@ func newOutage(ctx context.Context, l *launch) *outage.Database {
 	if l.Outbox == nil {
 		of = "inbox"
 	}
-	asks := questions{l}
+	asks := questions{outbox: l.Outbox, inbox: l.Inbox, kinds: l.layout.records(), database: l.e.Database}
 	q := outage.Questions{Probe: asks.probe, Stores: asks.stores, StoresRecords: asks.storesRecords}
 	return outage.New(ctx, of, q, l.e.cfg.Logger)
 }
 
 // questions asks the database of the outbox or inbox.
-type questions struct{ *launch }
+type questions struct {
+	outbox   *outbox.Outbox // nil: none
+	inbox    *inbox.Inbox   // nil: handled messages are not recorded
+	kinds    []string       // of the handlers' records
+	database func() (stateful.Database, error)
+}
 
 // probe asks the database of the outbox and inbox for an answer.
 func (q questions) probe(ctx context.Context) error {
-	if err := q.Outbox.Overfull(); err != nil {
+	if err := q.outbox.Overfull(); err != nil {
 		return err
 	}
-	if q.Inbox != nil {
-		_, err := q.Inbox.Store.FindHandled(ctx, q.Inbox.Name, []transport.HandledKey{{}})
+	if q.inbox != nil {
+		_, err := q.inbox.Store.FindHandled(ctx, q.inbox.Name, []transport.HandledKey{{}})
 		return err
 	}
-	inspector, ok := q.Outbox.Conn.(transport.Inspector)
+	inspector, ok := q.outbox.Conn.(transport.Inspector)
 	if !ok {
 		return nil
 	}
-	_, err := inspector.Inspect(ctx, q.Outbox.Queue)
+	_, err := inspector.Inspect(ctx, q.outbox.Queue)
 	return err
 }
 
 // storesRecords asks the database of the handlers' records for all rights, by a record that is
 // created and not saved.
 func (q questions) storesRecords(ctx context.Context) error {
-	kinds := q.layout.records()
-	if len(kinds) == 0 {
+	if len(q.kinds) == 0 {
 		return nil
 	}
-	db, err := q.e.Database()
+	db, err := q.database()
 	if err != nil {
 		return err
 	}
 	key := uuid.New(time.Now())
 	return db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {
-		id := transport.RecordID(handledid.Of(kinds[0], key))
-		_, err := store.Load(ctx, id, &transport.RecordName{Kind: kinds[0], Key: "probe " + key})
+		id := transport.RecordID(handledid.Of(q.kinds[0], key))
+		_, err := store.Load(ctx, id, &transport.RecordName{Kind: q.kinds[0], Key: "probe " + key})
 		return nil, err
 	})
 }
@@ -241,11 +246,11 @@ func (q questions) storesRecords(ctx context.Context) error {
 // message has, and of a row of the outbox, which the relay removes.
 func (q questions) stores(ctx context.Context) error {
 	var key *transport.HandledKey
-	if q.Inbox != nil {
-		key = &transport.HandledKey{ID: handledid.Of(q.Inbox.Queue, uuid.New(time.Now()))}
+	if q.inbox != nil {
+		key = &transport.HandledKey{ID: handledid.Of(q.inbox.Queue, uuid.New(time.Now()))}
 	}
-	if q.Outbox != nil {
-		return q.Outbox.Try(ctx, key)
+	if q.outbox != nil {
+		return q.outbox.Try(ctx, key)
 	}
-	return q.Inbox.Store.Store(ctx, transport.OutboxEntry{Inbox: q.Inbox.Name, Key: key})
+	return q.inbox.Store.Store(ctx, transport.OutboxEntry{Inbox: q.inbox.Name, Key: key})
 }

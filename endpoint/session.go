@@ -182,9 +182,10 @@ func (s *Session) enough() bool {
 	return s.last
 }
 
-// CancelTimer removes the timer with that name that waits; none is no error. It happens with the
-// commit of the message that is being handled, in the order of the handler's calls: a timer that is
-// set afterwards waits. A timer that was due before the commit may be on its way, and is handled.
+// CancelTimer removes the waiting timer with the name. If no timer waits, CancelTimer returns nil.
+// The removal is part of the commit of the handled message, in the order of the handler's calls: a
+// timer that is set afterwards waits. A timer that was due before the commit may be on its way, and
+// is handled.
 func (s *Session) CancelTimer(_ context.Context, name string) error {
 	return s.cancelTimer(timer.Name{Name: name})
 }

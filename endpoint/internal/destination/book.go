@@ -354,10 +354,10 @@ func (b *Book) Waiting() (others, audit int64) {
 	return b.waiting[0], b.waiting[1]
 }
 
-// Call returns the handles of rows that have to return before they are due: a portion for each
-// destination that answers again, and one for each whose probe is due. It forgets the state of
-// destinations to which nothing has been sent since their probe was due, and returns these states.
-// left reports whether Call may return more later.
+// Call returns the handles of rows that have to return before the rows are due: a portion for each
+// destination that answers again, and a single row for each due probe. Call forgets the state of
+// destinations without a send since their probe was due, and returns these states. left reports
+// whether Call may return more later.
 func (b *Book) Call() (handles []string, forgotten []State, left bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -381,8 +381,8 @@ func (b *Book) Call() (handles []string, forgotten []State, left bool) {
 	return handles, forgotten, left
 }
 
-// CallAll returns the handles of all rows, which wait no longer: for a relay that ends, so that
-// other processes receive them, and call them when their destination answers.
+// CallAll returns the handles of all rows, and no row waits any longer. CallAll is for the end of a
+// relay: further processes receive the rows, and call the rows when the destination answers.
 func (b *Book) CallAll() (handles []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

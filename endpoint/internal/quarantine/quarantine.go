@@ -1,5 +1,5 @@
-// Package quarantine processes the messages over which the process may crash, one by one, while
-// nothing else is processed.
+// Package quarantine processes messages that may crash the process: a single message at a time,
+// while no other message is processed.
 package quarantine
 
 import (
@@ -49,7 +49,8 @@ type Config struct {
 	Paused func() bool
 	// StuckPause returns the pause after a visit that ended with a message that is stuck.
 	StuckPause func() time.Duration
-	// Handle processes a message. Handle calls stuck if the message could be neither settled nor moved.
+	// Handle processes a message. Handle calls stuck if the message could be neither settled nor
+	// moved.
 	Handle func(ctx context.Context, d transport.Delivery, slot *pump.Slot, stuck func())
 }
 
