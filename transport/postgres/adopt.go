@@ -37,35 +37,35 @@ type piece struct {
 
 // adopter takes tables over in a session of its own, which has the advisory lock of installers.
 type adopter struct {
-	store   *store
+	*installer
 	session *pgx.Conn
 }
 
 // adopt installs plan, and takes over the tables of its queues that NServiceBus has created.
-func (s *store) adopt(ctx context.Context, plan transport.Plan) error {
-	if s.listener == nil {
+func (in *installer) adopt(ctx context.Context, plan transport.Plan) error {
+	if in.listener == nil {
 		return errNoSession
 	}
-	session, err := s.listener.connect(ctx, func(_ *pgconn.PgConn, n *pgconn.Notice) { s.noticed(ctx, n) })
+	session, err := in.listener.connect(ctx, func(_ *pgconn.PgConn, n *pgconn.Notice) { in.noticed(ctx, n) })
 	if err != nil {
 		return err
 	}
 	defer closeSoon(session)
-	a := &adopter{store: s, session: session}
+	a := &adopter{installer: in, session: session}
 	if err := a.begin(ctx); err != nil {
 		return err
 	}
-	if err := a.all(ctx, s.refusals(plan)); err != nil {
+	if err := a.all(ctx, in.ddl.refusals(plan)); err != nil {
 		return err
 	}
-	if err := pgx.BeginFunc(ctx, session, func(tx pgx.Tx) error { return s.installIn(ctx, tx, plan) }); err != nil {
+	if err := pgx.BeginFunc(ctx, session, func(tx pgx.Tx) error { return in.installIn(ctx, tx, plan) }); err != nil {
 		return err
 	}
 	if err := a.change(ctx, plan); err != nil {
 		return err
 	}
 	for _, q := range plan.Queues {
-		s.table(q.Name).foreign.Store(false)
+		in.table(q.Name).foreign.Store(false)
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func (s *store) adopt(ctx context.Context, plan transport.Plan) error {
 // version, or where rows with equal ids were inserted meanwhile.
 func (a *adopter) change(ctx context.Context, plan transport.Plan) (err error) {
 	for range 5 {
-		err = a.all(ctx, a.store.adoption(plan))
+		err = a.all(ctx, a.ddl.adoption(plan))
 		if c := code(err); c != deadlockDetected && c != uniqueViolation {
 			break
 		}
@@ -83,12 +83,12 @@ func (a *adopter) change(ctx context.Context, plan transport.Plan) (err error) {
 }
 
 // noticed logs the progress that the server reports.
-func (s *store) noticed(ctx context.Context, n *pgconn.Notice) {
+func (in *installer) noticed(ctx context.Context, n *pgconn.Notice) {
 	level := slog.LevelInfo
 	if n.Severity == "WARNING" {
 		level = slog.LevelWarn
 	}
-	s.log.Log(ctx, level, n.Message) //nolint:sloglint // the texts are those of the statements
+	in.log.Log(ctx, level, n.Message) //nolint:sloglint // the texts are those of the statements
 }
 
 // adoptSettings are the settings of a session that takes tables over. An index may take longer than
@@ -98,7 +98,7 @@ const adoptSettings = `SET standard_conforming_strings = on; SET statement_timeo
 // begin makes the settings of the session and takes the lock of installers, without waiting in a
 // transaction.
 func (a *adopter) begin(ctx context.Context) error {
-	if prepare := a.store.listener.config.AfterConnect; prepare != nil {
+	if prepare := a.listener.config.AfterConnect; prepare != nil {
 		if err := prepare(ctx, a.session); err != nil {
 			return err
 		}
@@ -106,10 +106,10 @@ func (a *adopter) begin(ctx context.Context) error {
 	if _, err := a.session.Exec(ctx, adoptSettings); err != nil {
 		return err
 	}
-	pause, wait := backoff.Backoff{Min: 20 * time.Millisecond, Max: time.Second}, a.store.waiting()
+	pause, wait := backoff.Backoff{Min: 20 * time.Millisecond, Max: time.Second}, a.waiting()
 	for {
 		var locked bool
-		err := a.session.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+a.store.installKey()+`)`).Scan(&locked)
+		err := a.session.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+a.installKey()+`)`).Scan(&locked)
 		if err != nil || locked {
 			return err
 		}
@@ -153,8 +153,8 @@ func (a *adopter) slowly(ctx context.Context, of, text string) error {
 	pid := a.session.PgConn().PID()
 	watch.Go(func() {
 		for pause := progressFirst; backoff.Sleep(watched, pause) == nil; pause = progressEvery {
-			a.store.log.WarnContext(ctx, "taking a table over: a statement is still at work", slog.String("of", of),
-				slog.String("waiting_for", a.store.blockers(watched, pid)), slog.String("statement", text))
+			a.log.WarnContext(ctx, "taking a table over: a statement is still at work", slog.String("of", of),
+				slog.String("waiting_for", a.blockers(watched, pid)), slog.String("statement", text))
 		}
 	})
 	_, err := a.session.Exec(ctx, text, pgx.QueryExecModeSimpleProtocol)
@@ -164,8 +164,8 @@ func (a *adopter) slowly(ctx context.Context, of, text string) error {
 }
 
 // blockers returns the sessions that pid waits for, empty where they cannot be seen.
-func (s *store) blockers(ctx context.Context, pid uint32) string {
-	rows, _ := s.writes.Query(ctx, `SELECT `+sessionText+` FROM pg_stat_activity AS a WHERE a.pid = ANY (pg_blocking_pids($1))`, int32(pid)) //nolint:gosec // a process id
+func (in *installer) blockers(ctx context.Context, pid uint32) string {
+	rows, _ := in.writes.Query(ctx, `SELECT `+sessionText+` FROM pg_stat_activity AS a WHERE a.pid = ANY (pg_blocking_pids($1))`, int32(pid)) //nolint:gosec // a process id
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return ""
@@ -180,15 +180,15 @@ const sessionText = `format('process %s (%s of %s)', a.pid, coalesce(nullif(a.ap
 // NServiceBus get the columns and indexes of a queue, except shared ones, which both systems use as
 // they are. Tables of the version before get ids of type uuid. A kill at any point leaves a state
 // that the pieces complete when they are repeated.
-func (s *store) adoption(plan transport.Plan) (pieces []piece) {
+func (d *ddl) adoption(plan transport.Plan) (pieces []piece) {
 	for _, q := range plan.Queues {
-		t := s.table(q.Name)
+		t := d.table(q.Name)
 		if !q.Shared {
-			pieces = append(pieces, s.addColumns(t))
+			pieces = append(pieces, d.addColumns(t))
 		}
-		pieces = append(pieces, warnOfRewrite(t), s.widenID(t), giveUniqueIDs(t, q.Shared), dropInvalid(t))
+		pieces = append(pieces, warnOfRewrite(t), d.widenID(t), giveUniqueIDs(t, q.Shared), dropInvalid(t))
 		pieces = append(pieces, createMissing(t, q.Shared)...)
-		pieces = append(pieces, s.finish(t))
+		pieces = append(pieces, d.finish(t))
 	}
 	return pieces
 }
@@ -199,9 +199,9 @@ const adoptedColumns = `ADD COLUMN visible_at timestamptz NOT NULL DEFAULT state
 	ADD COLUMN delivery_count integer NOT NULL DEFAULT 0, ADD COLUMN lease_id bigint, ADD COLUMN lease_owner text,
 	ADD COLUMN last_error text, ALTER COLUMN id SET DEFAULT gen_random_uuid()`
 
-func (s *store) addColumns(t *table) piece {
+func (d *ddl) addColumns(t *table) piece {
 	return piece{of: ofQueue(t), text: repeated(t, "adding columns", "NOT "+isOurs(t), `ALTER TABLE `+t.quoted+` `+adoptedColumns+`;
-			`+s.versioned(t, adoptingVersion))}
+			`+d.versioned(t, adoptingVersion))}
 }
 
 // uuidText matches text that is a UUID.
@@ -216,11 +216,11 @@ func warnOfRewrite(t *table) piece {
 // hasTextID returns the condition that t is a queue of the version before.
 func hasTextID(t *table) string { return idIs(t, "text") + ` AND ` + isOurs(t) }
 
-func (s *store) widenID(t *table) piece {
+func (d *ddl) widenID(t *table) piece {
 	return piece{of: ofQueue(t), text: repeated(t, "changing the type of id", hasTextID(t), `ALTER TABLE `+t.quoted+` ALTER COLUMN id DROP DEFAULT,
 				ALTER COLUMN id TYPE uuid USING CASE WHEN id ~* `+uuidText+` THEN id::uuid ELSE gen_random_uuid() END,
 				ALTER COLUMN id SET DEFAULT gen_random_uuid();
-			`+s.versioned(t, tableVersion))}
+			`+d.versioned(t, tableVersion))}
 }
 
 // giveUniqueIDs returns the piece that gives copies of a row a new id each.
@@ -280,10 +280,10 @@ func createMissing(t *table, shared bool) (pieces []piece) {
 }
 
 // finish returns the piece that ends the adoption of a foreign table.
-func (s *store) finish(t *table) piece {
-	adopting := s.versionOf(t) + ` = ` + strconv.Itoa(adoptingVersion)
+func (d *ddl) finish(t *table) piece {
+	adopting := d.versionOf(t) + ` = ` + strconv.Itoa(adoptingVersion)
 	return piece{of: ofQueue(t), text: repeated(t, "setting storage parameters", adopting, `ALTER TABLE `+t.quoted+` SET (`+storage+`);
-			`+s.versioned(t, tableVersion))}
+			`+d.versioned(t, tableVersion))}
 }
 
 func ofQueue(t *table) string { return fmt.Sprintf("queue %q", t.name) }
@@ -366,14 +366,14 @@ func holders(t *table) string {
 
 // adoptScript returns the statements of an adoption as text for psql, which executes each by
 // itself.
-func (s *store) adoptScript(plan transport.Plan) string {
+func (d *ddl) adoptScript(plan transport.Plan) string {
 	var b strings.Builder
 	b.WriteString("-- For psql, without --single-transaction.\n\\set ON_ERROR_STOP on\n\\set AUTOCOMMIT on\n" + adoptSettings + ";\n")
-	b.WriteString(when(`NOT pg_try_advisory_lock(`+s.installKey()+`)`, s.busy()) + ";\n")
-	writePieces(&b, s.refusals(plan))
-	s.writeInstallation(&b, plan)
-	writePieces(&b, s.adoption(plan))
-	b.WriteString("SELECT pg_advisory_unlock(" + s.installKey() + ");\n")
+	b.WriteString(when(`NOT pg_try_advisory_lock(`+d.installKey()+`)`, d.busy()) + ";\n")
+	writePieces(&b, d.refusals(plan))
+	d.writeInstallation(&b, plan)
+	writePieces(&b, d.adoption(plan))
+	b.WriteString("SELECT pg_advisory_unlock(" + d.installKey() + ");\n")
 	return b.String()
 }
 
@@ -390,12 +390,12 @@ func writePieces(b *strings.Builder, pieces []piece) {
 
 // refusals returns the pieces that fail where the table of a queue of plan is one of another kind,
 // but not exactly one of NServiceBus. They change nothing.
-func (s *store) refusals(plan transport.Plan) (pieces []piece) {
+func (d *ddl) refusals(plan transport.Plan) (pieces []piece) {
 	for _, q := range plan.Queues {
 		if q.Shared {
 			continue
 		}
-		t := s.table(q.Name)
+		t := d.table(q.Name)
 		found := `(SELECT string_agg(problem, '; ') FROM (` + problems(t) + `) AS p)`
 		pieces = append(pieces, piece{of: ofQueue(t), text: when(
 			regclass(t.quoted)+` IS NOT NULL AND NOT `+isOurs(t)+` AND `+found+` IS NOT NULL`,
@@ -449,8 +449,8 @@ SELECT problem FROM (
 }
 
 // refused returns the text about a foreign table that cannot be taken over; empty where it can.
-func (s *store) refused(ctx context.Context, t *table) (string, error) {
-	rows, _ := s.writes.Query(ctx, problems(t), pgx.QueryExecModeExec) // an error is that of rows too
+func (in *inspector) refused(ctx context.Context, t *table) (string, error) {
+	rows, _ := in.writes.Query(ctx, problems(t), pgx.QueryExecModeExec) // an error is that of rows too
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil || len(found) == 0 {
 		return "", err

@@ -262,9 +262,9 @@ func TestAProxyNeedsAListenURLToTakeTablesOver(t *testing.T) {
 func TestAnAdoptionThatWasKilledIsCompletedByTheNext(t *testing.T) {
 	t.Parallel()
 	plan := transport.Plan{Queues: []transport.Queue{own("Net.Peer")}}
-	s := &store{settings: settings{adopts: true}}
+	s := newStore(settings{adopts: true})
 	s.Schema = "x"
-	pieces := len(s.adoption(plan))
+	pieces := len(s.ddl.adoption(plan))
 	for n := range pieces {
 		t.Run(fmt.Sprint(n, " pieces"), func(t *testing.T) {
 			t.Parallel()
@@ -274,10 +274,10 @@ func TestAnAdoptionThatWasKilledIsCompletedByTheNext(t *testing.T) {
 			killed := w.store()
 			session, err := killed.listener.connect(t.Context(), nil)
 			ok(t, err)
-			a := &adopter{store: killed, session: session}
+			a := &adopter{installer: killed.installer, session: session}
 			ok(t, a.begin(t.Context()))
 			ok(t, pgx.BeginFunc(t.Context(), session, func(tx pgx.Tx) error { return killed.installIn(t.Context(), tx, plan) }))
-			ok(t, a.all(t.Context(), killed.adoption(plan)[:n]))
+			ok(t, a.all(t.Context(), killed.ddl.adoption(plan)[:n]))
 			closeSoon(session)
 
 			w.theySend(peer, "3")
@@ -403,7 +403,7 @@ func TestInstallersWaitOutsideTransactions(t *testing.T) {
 	session, err := s.listener.connect(t.Context(), nil)
 	ok(t, err)
 	defer closeSoon(session)
-	a := &adopter{store: s, session: session}
+	a := &adopter{installer: s.installer, session: session}
 	ok(t, a.begin(t.Context()))
 	var others sync.WaitGroup
 	errs := make([]error, 3)
@@ -418,7 +418,7 @@ func TestInstallersWaitOutsideTransactions(t *testing.T) {
 		t.Errorf("the script: %v, %s", err, out)
 	}
 	ok(t, pgx.BeginFunc(t.Context(), session, func(tx pgx.Tx) error { return s.installIn(t.Context(), tx, plan("Net.Peer")) }))
-	ok(t, a.all(t.Context(), s.adoption(plan("Net.Peer"))))
+	ok(t, a.all(t.Context(), s.ddl.adoption(plan("Net.Peer"))))
 	closeSoon(session)
 	others.Wait()
 	ok(t, errors.Join(errs...))

@@ -8,9 +8,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -34,32 +31,26 @@ var (
 	_ tablequeue.DelayedTables = (*store)(nil)
 )
 
-// store is the PostgreSQL dialect of the lease engine.
+// store is the PostgreSQL dialect of the lease engine. Its parts share the database.
 type store struct {
-	settings
-	*connections
-	release  func() error  // returns the connections
-	self     string        // the prefix of its own notifications
-	handlers *pgxpool.Pool // for transactions of handlers
-	txs      slots         // MaxTx of them, where handlers is the caller's pool; else nil
-	sockets  sockets       // of handlers
-	standby  standby       // what their sessions say about the server
-	told     told          // what handlers have left in them
+	*db
+	*claimer
+	*writer
+	*notifier
+	*joiner
+	*transactions
+	*inspector
+	*installer
+	*subscriptions
+	*browser
+	*inboxStore
+	*recordStore
+	*handingOver
 
-	recordStatements *recordStatements
-
-	tables     dialect.Memo[*table] // by queue
-	statements dialect.Memo[string] // text of composed statements by their shape
-	commits    commits              // of callers' transactions
-	detector   dialect.Detector     // of foreign tables
-	clock      dialect.Clock        // of the server
-
-	routingAsked atomic.Bool
-
-	mu   sync.Mutex // guards open
-	open map[*handlerTx]struct{}
+	release func() error // returns the connections
 }
 
+// settings are the settings of a store.
 type settings struct {
 	dialect.Settings
 	address address
@@ -68,13 +59,28 @@ type settings struct {
 	shared  *transport.Shared // has the connections except those of handlers; nil: they are not shared
 }
 
+// newStore returns a store without connections, which can only compose statements.
+func newStore(set settings) *store {
+	d := &db{schema: &schema{Settings: set.Settings, adopts: set.adopts}, address: set.address, log: set.log}
+	w := &writer{db: d}
+	w.detector = dialect.Detector{Suspect: refusedByForeign, Detect: w.detectForeign, Foreign: d.Foreign}
+	n := &notifier{db: d, self: fmt.Sprintf("%016x", rand.Uint64())}
+	inboxes := &inboxStore{d}
+	records := &recordStore{db: d, inboxes: inboxes, statements: newRecordStatements(d.recordTable())}
+	inspects := &inspector{db: d}
+	s := &store{
+		db: d, claimer: &claimer{db: d}, writer: w, notifier: n, joiner: &joiner{d, w, n},
+		transactions: &transactions{db: d, writer: w, records: records, inspector: inspects, open: map[*handlerTx]struct{}{}},
+		inspector:    inspects, installer: &installer{d, ddl{d.schema}, inboxes}, subscriptions: &subscriptions{d},
+		browser: &browser{d, w}, inboxStore: inboxes, recordStore: records, handingOver: &handingOver{d},
+	}
+	s.clock.Log, s.clock.Restore, s.clock.MaxRestored = set.log, s.restore, maxRestored
+	return s
+}
+
 // openStore connects, or shares the connections of other stores with the same address.
 func openStore(ctx context.Context, cfg, listening *pgxpool.Config, set settings) (*store, error) {
-	s := &store{settings: set, self: fmt.Sprintf("%016x", rand.Uint64()), open: map[*handlerTx]struct{}{}}
-	s.clock.Log = set.log
-	s.clock.Restore, s.clock.MaxRestored = restorer(s), maxRestored
-	s.recordStatements = newRecordStatements(s.records())
-	s.detector = dialect.Detector{Suspect: refusedByForeign, Detect: s.detectForeign, Foreign: s.Foreign}
+	s := newStore(set)
 	if ctx.Err() != nil { // which shared connections would not notice
 		return nil, fmt.Errorf("postgres: connect: %w", context.Cause(ctx))
 	}
@@ -94,35 +100,17 @@ func openStore(ctx context.Context, cfg, listening *pgxpool.Config, set settings
 	if err != nil {
 		return nil, err
 	}
-	if s.callers != nil {
-		s.handlers, s.txs = s.callers, make(slots, s.MaxTx)
-		return s, nil
-	}
-	own := poolConfig(cfg, name+" handlers", s.MaxTx)
-	own.ConnConfig.DialFunc = s.sockets.dial(own.ConnConfig.DialFunc)
-	if s.handlers, err = pgxpool.NewWithConfig(ctx, own); err != nil {
-		return nil, errors.Join(fmt.Errorf("postgres: %w", err), s.release())
+	if err := s.transactions.connect(ctx, cfg, name); err != nil {
+		return nil, errors.Join(err, s.release())
 	}
 	return s, nil
 }
 
 // Close implements [tablequeue.Store]. It does not wait for a server that does not answer.
 func (s *store) Close() error {
-	s.mu.Lock()
-	txs := s.open
-	s.open = nil
-	s.mu.Unlock()
-	for tx := range txs {
-		if conn := tx.take(); conn != nil { // which the handler may be using
-			_ = conn.Hijack().PgConn().Conn().Close()
-			s.freeSlot()
-		}
-	}
+	s.abort()
 	s.commits.close()
-	defer time.AfterFunc(goodbye, s.sockets.cut).Stop()
-	if s.callers == nil {
-		s.handlers.Close()
-	}
+	s.disconnect()
 	return s.release()
 }
 
@@ -274,8 +262,18 @@ type pool struct {
 	first string // the statement that begins a batch, where sessions do not have the settings; else ""
 }
 
+// db is the database of a store: its tables, and the connections. The parts of the store share it.
+type db struct {
+	*schema
+	*connections
+	address  address
+	log      *slog.Logger
+	handlers *pgxpool.Pool // for transactions of handlers
+	standby  standby       // what their sessions say about the server
+}
+
 // batch returns a batch for statements of the engine on p.
-func (s *store) batch(p pool) *pgx.Batch {
+func (d *db) batch(p pool) *pgx.Batch {
 	var b pgx.Batch
 	if p.first != "" {
 		b.Queue(p.first)
@@ -284,16 +282,16 @@ func (s *store) batch(p pool) *pgx.Batch {
 }
 
 // args returns parameters that the connections can encode.
-func (s *store) args(args []any) []any {
-	if s.pooled {
+func (d *db) args(args []any) []any {
+	if d.pooled {
 		return plain(args)
 	}
 	return args
 }
 
 // execute executes a durable statement, in a batch with its settings where that is needed.
-func (s *store) execute(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	rows, err := s.query(ctx, s.writes, sql, args...)
+func (d *db) execute(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	rows, err := d.query(ctx, d.writes, sql, args...)
 	if err != nil {
 		return pgconn.CommandTag{}, err
 	}
@@ -303,11 +301,11 @@ func (s *store) execute(ctx context.Context, sql string, args ...any) (pgconn.Co
 
 // query executes a statement on a connection of p, in a batch with its settings where that is
 // needed.
-func (s *store) query(ctx context.Context, p pool, sql string, args ...any) (pgx.Rows, error) {
-	if !s.pooled {
+func (d *db) query(ctx context.Context, p pool, sql string, args ...any) (pgx.Rows, error) {
+	if !d.pooled {
 		return p.Query(ctx, sql, args...)
 	}
-	b := s.batch(p)
+	b := d.batch(p)
 	b.Queue(sql, plain(args)...)
 	results := p.SendBatch(ctx, b)
 	_, err := results.Exec()

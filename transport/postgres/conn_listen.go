@@ -189,8 +189,15 @@ func channelOf(schema string) string {
 	return truncated("holdfast."+schema, maxName)
 }
 
+// notifier is the part of a store that notifies receivers of rows.
+type notifier struct {
+	*db
+	self    string  // the prefix of the store's own notifications
+	commits commits // of callers' transactions
+}
+
 // heardOf returns the channel of each of queues, and its name in notifications.
-func (s *store) heardOf(queues []string) (channels, names []string) {
+func (s *schema) heardOf(queues []string) (channels, names []string) {
 	for _, q := range queues {
 		schema, plain := s.split(q)
 		channels, names = append(channels, channelOf(schema)), append(names, plain)
@@ -199,25 +206,25 @@ func (s *store) heardOf(queues []string) (channels, names []string) {
 }
 
 // Notify implements [tablequeue.Waker].
-func (s *store) Notify(ctx context.Context, queues []string) error {
-	channels, names := s.heardOf(queues)
-	_, err := s.leases.Exec(ctx, notify, s.self, channels, names)
+func (n *notifier) Notify(ctx context.Context, queues []string) error {
+	channels, names := n.heardOf(queues)
+	_, err := n.leases.Exec(ctx, notify, n.self, channels, names)
 	return failure(err, "notify")
 }
 
 // Listen implements [tablequeue.Waker]. Without a listener it waits for the end of ctx.
-func (s *store) Listen(ctx context.Context, ready func(), wake func(queue string)) error {
-	s.commits.wakesBy(wake)
-	if s.listener == nil {
+func (n *notifier) Listen(ctx context.Context, ready func(), wake func(queue string)) error {
+	n.commits.wakesBy(wake)
+	if n.listener == nil {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
-	return s.listener.listen(ctx, &hearer{
-		channel: channelOf(s.Schema),
+	return n.listener.listen(ctx, &hearer{
+		channel: channelOf(n.Schema),
 		ready:   ready,
 		heard: func(payload string) {
-			if from, queue, ok := strings.Cut(payload, " "); ok && from != s.self {
-				wake(s.shortName(s.Schema, queue))
+			if from, queue, ok := strings.Cut(payload, " "); ok && from != n.self {
+				wake(n.shortName(n.Schema, queue))
 			}
 		},
 	})

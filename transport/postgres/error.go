@@ -42,8 +42,8 @@ var errAnswerLost = errors.New("the connection broke before the answer")
 // sent returns the error of a batch that was sent on an open connection. In the mode for proxies
 // pgx reports a connection that broke before the answer as a closed one, on which nothing would
 // have been sent (MultiResultReader.NextResult of pgx 5.12 drops the first error).
-func (s *store) sent(err error) error {
-	if s.pooled && errors.Is(err, pgconn.ErrConnClosed) {
+func (d *db) sent(err error) error {
+	if d.pooled && errors.Is(err, pgconn.ErrConnClosed) {
 		return fmt.Errorf("%w: %w", errAnswerLost, err)
 	}
 	return err
@@ -51,10 +51,10 @@ func (s *store) sent(err error) error {
 
 // failed is failure on one of the engine's connections. Where the server has become a standby, or
 // has ended some connections and so probably all, it ends all: those in use when they are released.
-func (s *store) failed(err error, doing string, args ...any) error {
+func (d *db) failed(err error, doing string, args ...any) error {
 	switch code(err) {
 	case readOnly, "57P01", "57P02", "57P05": // shutdown, crash of another process, idle for too long
-		for _, p := range []*pgxpool.Pool{s.leases.Pool, s.renewals.Pool, s.writes.Pool, s.handlers} {
+		for _, p := range []*pgxpool.Pool{d.leases.Pool, d.renewals.Pool, d.writes.Pool, d.handlers} {
 			p.Reset()
 		}
 	}
@@ -102,7 +102,7 @@ func code(err error) string {
 
 // Classify implements [tablequeue.Store]. When the server answers with an error it has rolled back,
 // even where that answer ended the connection.
-func (s *store) Classify(err error) tablequeue.Class {
+func (d *db) Classify(err error) tablequeue.Class {
 	answer, answered := errors.AsType[*pgconn.PgError](err)
 	_, connecting := errors.AsType[*pgconn.ConnectError](err)
 	switch {
@@ -118,7 +118,7 @@ func (s *store) Classify(err error) tablequeue.Class {
 		return tablequeue.Refused
 	case connecting:
 		return tablequeue.Unavailable
-	case answered && s.pooled && proxyLostServer(answer):
+	case answered && d.pooled && proxyLostServer(answer):
 		return tablequeue.Unknown
 	case answered:
 		class := classOf(answer)
@@ -137,18 +137,18 @@ func (s *store) Classify(err error) tablequeue.Class {
 // Outage implements [tablequeue.Outages]. A handler may have made its own transaction read-only.
 // The sessions say whether the server was a standby a short while ago, and otherwise the server is
 // asked: a server that cannot answer is in an outage too.
-func (s *store) Outage(ctx context.Context, err error) bool {
+func (d *db) Outage(ctx context.Context, err error) bool {
 	switch code(err) {
 	case diskFull:
 		return true
 	case readOnly:
-		refuses := s.standby.recently()
+		refuses := d.standby.recently()
 		if !refuses {
-			asked := s.writes.QueryRow(ctx, `SELECT current_setting('transaction_read_only')::bool`).Scan(&refuses)
+			asked := d.writes.QueryRow(ctx, `SELECT current_setting('transaction_read_only')::bool`).Scan(&refuses)
 			refuses = refuses || asked != nil
 		}
 		if refuses {
-			_ = s.failed(err, "write") // gives up the connections to a server that has become a standby
+			_ = d.failed(err, "write") // gives up the connections to a server that has become a standby
 		}
 		return refuses
 	}

@@ -19,14 +19,17 @@ var _ tablequeue.HandingOver = (*store)(nil)
 // leased is the condition of a row that a claim holds now.
 const leased = `lease_id IS NOT NULL AND visible_at > now()`
 
+// handingOver is the part of a store that hands queues over to NServiceBus, and has its delayed messages.
+type handingOver struct{ *db }
+
 // Holders implements [tablequeue.HandingOver].
-func (s *store) Holders(ctx context.Context, queue string) ([]tablequeue.Holder, error) {
-	rows, err := s.query(ctx, s.writes, `SELECT coalesce(lease_owner, ''), count(*) FROM `+s.table(queue).quoted+` WHERE `+leased+` GROUP BY 1 ORDER BY 1`)
+func (h *handingOver) Holders(ctx context.Context, queue string) ([]tablequeue.Holder, error) {
+	rows, err := h.query(ctx, h.writes, `SELECT coalesce(lease_owner, ''), count(*) FROM `+h.table(queue).quoted+` WHERE `+leased+` GROUP BY 1 ORDER BY 1`)
 	var all []tablequeue.Holder
 	if err == nil {
 		all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[tablequeue.Holder])
 	}
-	return all, s.failed(err, "look for leases of queue %q", queue)
+	return all, h.failed(err, "look for leases of queue %q", queue)
 }
 
 // delayedDDL returns the statements that create a table of delayed messages as NServiceBus does.
@@ -41,28 +44,28 @@ CREATE INDEX ON ` + quoted + ` (due)`
 }
 
 // PrepareHandOver implements [tablequeue.HandingOver].
-func (s *store) PrepareHandOver(ctx context.Context, queue string) error {
-	t := s.table(queue)
-	delayed, possible := s.delayedTable(t)
+func (h *handingOver) PrepareHandOver(ctx context.Context, queue string) error {
+	t := h.table(queue)
+	delayed, possible := h.delayedTable(t)
 	if !possible {
 		return failure(&tablequeue.UnfitError{Reason: "its name is too long for NServiceBus, whose table of delayed messages adds " +
 			tablequeue.DelayedSuffix}, "queue %q", queue)
 	}
-	found, err := s.HasDelayed(ctx, queue)
+	found, err := h.HasDelayed(ctx, queue)
 	if err != nil {
 		return err
 	}
-	if err := s.makeIDsUnique(ctx, t); err != nil {
-		return s.failed(err, "queue %q", queue)
+	if err := h.makeIDsUnique(ctx, t); err != nil {
+		return h.failed(err, "queue %q", queue)
 	}
 	// NServiceBus cannot read null.
-	if _, err := s.writes.Exec(ctx, `UPDATE `+t.quoted+` SET body = '' WHERE body IS NULL`); err != nil || found {
-		return s.failed(err, "queue %q", queue)
+	if _, err := h.writes.Exec(ctx, `UPDATE `+t.quoted+` SET body = '' WHERE body IS NULL`); err != nil || found {
+		return h.failed(err, "queue %q", queue)
 	}
-	err = pgx.BeginFunc(ctx, s.writes, func(tx pgx.Tx) error {
-		return run(ctx, tx, s.installLock(), when(regclass(delayed)+` IS NULL`, delayedDDL(delayed)))
+	err = pgx.BeginFunc(ctx, h.writes, func(tx pgx.Tx) error {
+		return run(ctx, tx, h.installLock(), when(regclass(delayed)+` IS NULL`, delayedDDL(delayed)))
 	})
-	return s.failed(err, "create %s", delayed)
+	return h.failed(err, "create %s", delayed)
 }
 
 var errTextIDs error = &tablequeue.UnfitError{
@@ -71,42 +74,42 @@ var errTextIDs error = &tablequeue.UnfitError{
 
 // makeIDsUnique creates the unique index by which NServiceBus finds rows. Rows with the id of
 // another get a new one.
-func (s *store) makeIDsUnique(ctx context.Context, t *table) error {
+func (h *handingOver) makeIDsUnique(ctx context.Context, t *table) error {
 	var uuids, unique bool
-	err := s.writes.QueryRow(ctx, `SELECT `+idIs(t, "uuid")+`, `+uniqueColumn(t, "id"), pgx.QueryExecModeExec).Scan(&uuids, &unique)
+	err := h.writes.QueryRow(ctx, `SELECT `+idIs(t, "uuid")+`, `+uniqueColumn(t, "id"), pgx.QueryExecModeExec).Scan(&uuids, &unique)
 	switch {
 	case err != nil || uuids && unique:
 		return err
 	case !uuids:
 		return errTextIDs
 	}
-	err = s.createUniqueIndex(ctx, t)
+	err = h.createUniqueIndex(ctx, t)
 	if code(err) != uniqueViolation {
 		return err
 	}
-	_, err = s.writes.Exec(ctx, `UPDATE `+t.quoted+` SET id = gen_random_uuid() WHERE ctid = ANY (ARRAY(
+	_, err = h.writes.Exec(ctx, `UPDATE `+t.quoted+` SET id = gen_random_uuid() WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM (SELECT ctid, row_number() OVER (PARTITION BY id ORDER BY seq) AS n FROM `+t.quoted+`) AS r WHERE n > 1))`)
 	if err != nil {
 		return err
 	}
-	return s.createUniqueIndex(ctx, t)
+	return h.createUniqueIndex(ctx, t)
 }
 
 // createUniqueIndex creates the index while other sessions write. An earlier creation that was
 // interrupted has left an index that is not valid.
-func (s *store) createUniqueIndex(ctx context.Context, t *table) error {
-	conn, err := s.writes.Acquire(ctx)
+func (h *handingOver) createUniqueIndex(ctx context.Context, t *table) error {
+	conn, err := h.writes.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	schema, _ := s.split(t.name)
+	schema, _ := h.split(t.name)
 	index := indexName(t, "_id_key")
 	statements := []string{
 		`DROP INDEX CONCURRENTLY IF EXISTS ` + quote(schema) + `.` + index,
 		`CREATE UNIQUE INDEX CONCURRENTLY ` + index + ` ON ` + t.quoted + ` (id)`,
 	}
-	if !s.pooled { // it waits for the transactions of others, and may take longer than any statement of an endpoint
+	if !h.pooled { // it waits for the transactions of others, and may take longer than any statement of an endpoint
 		statements = append([]string{`SET lock_timeout TO 0; SET statement_timeout TO 0`}, statements...)
 		defer func() {
 			_, _ = conn.Exec(context.WithoutCancel(ctx), `RESET lock_timeout; RESET statement_timeout`, pgx.QueryExecModeSimpleProtocol)
@@ -129,24 +132,24 @@ func delayedOf(queue, from string) string {
 }
 
 // MoveDelayed implements [tablequeue.HandingOver].
-func (s *store) MoveDelayed(
+func (h *handingOver) MoveDelayed(
 	ctx context.Context, queue, from string, limit int, headers func(string) string,
 ) (moved int, err error) {
-	err = pgx.BeginFunc(ctx, s.writes, func(tx pgx.Tx) error {
-		moved, err = s.moveDelayed(ctx, tx, queue, from, limit, headers)
+	err = pgx.BeginFunc(ctx, h.writes, func(tx pgx.Tx) error {
+		moved, err = h.moveDelayed(ctx, tx, queue, from, limit, headers)
 		return err
 	})
 	if err != nil {
 		moved = 0
 	}
-	return moved, s.failed(err, "move delayed messages of queue %q", from)
+	return moved, h.failed(err, "move delayed messages of queue %q", from)
 }
 
-func (s *store) moveDelayed(
+func (h *handingOver) moveDelayed(
 	ctx context.Context, tx pgx.Tx, queue, from string, limit int, headers func(string) string,
 ) (int, error) {
-	source := s.table(from).quoted
-	delayed, _ := s.delayedTable(s.table(queue))
+	source := h.table(from).quoted
+	delayed, _ := h.delayedTable(h.table(queue))
 	rows, _ := tx.Query(ctx, `SELECT seq, headers FROM `+source+` WHERE `+delayedOf(queue, from)+`
 ORDER BY visible_at, seq LIMIT $1 FOR UPDATE`, pgx.QueryExecModeExec, limit) // an error is that of rows too
 	var seqs []int64
@@ -172,11 +175,11 @@ FROM gone JOIN unnest($1::bigint[], $2::text[]) AS h(seq, headers) USING (seq) O
 }
 
 // EndHandOver implements [tablequeue.HandingOver].
-func (s *store) EndHandOver(
+func (h *handingOver) EndHandOver(
 	ctx context.Context, queue string, headers func(string) string,
 ) (moved int, err error) {
-	t := s.table(queue)
-	err = pgx.BeginFunc(ctx, s.writes, func(tx pgx.Tx) error {
+	t := h.table(queue)
+	err = pgx.BeginFunc(ctx, h.writes, func(tx pgx.Tx) error {
 		if err := run(ctx, tx, `SET LOCAL lock_timeout = '50ms'`, `LOCK TABLE `+t.quoted+` IN ACCESS EXCLUSIVE MODE`); err != nil {
 			return err
 		}
@@ -188,15 +191,15 @@ func (s *store) EndHandOver(
 			return tablequeue.ErrLeased
 		}
 		for {
-			n, err := s.moveDelayed(ctx, tx, queue, queue, maxEndRows, headers)
+			n, err := h.moveDelayed(ctx, tx, queue, queue, maxEndRows, headers)
 			moved += n
 			if err != nil || n == 0 {
-				return errors.Join(err, s.dropColumns(ctx, tx, t))
+				return errors.Join(err, h.dropColumns(ctx, tx, t))
 			}
 		}
 	})
 	if err != nil {
-		return 0, s.failed(err, "end the use of queue %q", queue)
+		return 0, h.failed(err, "end the use of queue %q", queue)
 	}
 	t.foreign.Store(true)
 	return moved, nil
@@ -207,11 +210,11 @@ const maxEndRows = 1000
 
 // dropColumns removes the columns of t that NServiceBus's tables do not have, with their indexes,
 // and its version.
-func (s *store) dropColumns(ctx context.Context, tx pgx.Tx, t *table) error {
+func (h *handingOver) dropColumns(ctx context.Context, tx pgx.Tx, t *table) error {
 	return run(
 		ctx, tx,
 		`ALTER TABLE `+t.quoted+` DROP COLUMN visible_at, DROP COLUMN delivery_count, DROP COLUMN lease_id, DROP COLUMN lease_owner, DROP COLUMN last_error`,
-		when(regclass(s.versions())+` IS NOT NULL`, `DELETE FROM `+s.versions()+` WHERE name = `+literal(t.name)),
+		when(regclass(h.versions())+` IS NOT NULL`, `DELETE FROM `+h.versions()+` WHERE name = `+literal(t.name)),
 	)
 }
 
@@ -226,7 +229,7 @@ const nowInSession = `(now() AT TIME ZONE 'UTC')::timestamptz`
 
 // delayedTable returns the quoted name of the table with the delayed messages of NServiceBus beside
 // t. ok is false if the server would truncate the name.
-func (s *store) delayedTable(t *table) (quoted string, ok bool) {
+func (s *schema) delayedTable(t *table) (quoted string, ok bool) {
 	schema, plain := s.split(t.name)
 	name := plain + tablequeue.DelayedSuffix
 	return quote(schema, name), len(name) <= maxName
@@ -240,19 +243,19 @@ const delayedColumns = `SELECT CASE WHEN to_regclass($1) IS NOT NULL THEN (
 	AND (a.attname, a.atttypid) IN (('headers', 'text'::regtype), ('body', 'bytea'::regtype), ('due', 'timestamptz'::regtype))) END`
 
 // HasDelayed implements [tablequeue.DelayedTables].
-func (s *store) HasDelayed(ctx context.Context, queue string) (bool, error) {
-	name, ok := s.delayedTable(s.table(queue))
+func (h *handingOver) HasDelayed(ctx context.Context, queue string) (bool, error) {
+	name, ok := h.delayedTable(h.table(queue))
 	if !ok {
 		return false, nil
 	}
 	var columns *int
-	err := s.writes.QueryRow(ctx, delayedColumns, pgx.QueryExecModeExec, name).Scan(&columns)
+	err := h.writes.QueryRow(ctx, delayedColumns, pgx.QueryExecModeExec, name).Scan(&columns)
 	if err == nil && columns != nil && *columns != 3 {
 		err = fmt.Errorf("table %s: %w", name, &tablequeue.UnfitError{
 			Reason: "it has not the columns in which NServiceBus keeps delayed messages: headers text, body bytea, due timestamptz",
 		})
 	}
-	return err == nil && columns != nil, s.failed(err, "look for delayed messages of queue %q", queue)
+	return err == nil && columns != nil, h.failed(err, "look for delayed messages of queue %q", queue)
 }
 
 // moveDue returns the statement that moves rows that are due from one table to another.
@@ -271,20 +274,20 @@ SELECT (SELECT count(*) FROM moved), coalesce((extract(epoch FROM (
 }
 
 // MoveDue implements [tablequeue.DelayedTables].
-func (s *store) MoveDue(
+func (h *handingOver) MoveDue(
 	ctx context.Context, queue string, limit int,
 ) (moved int, next time.Duration, err error) {
-	t := s.table(queue)
-	from, _ := s.delayedTable(t)
+	t := h.table(queue)
+	from, _ := h.delayedTable(t)
 	var micros int64
-	rows, err := s.query(ctx, s.writes, moveDue(from, t.quoted), limit)
+	rows, err := h.query(ctx, h.writes, moveDue(from, t.quoted), limit)
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, []any{&moved, &micros}, func() error { return nil })
 	}
 	if err != nil {
 		moved = 0
 	}
-	return moved, time.Duration(micros) * time.Microsecond, s.failed(err, "move delayed messages into queue %q", queue)
+	return moved, time.Duration(micros) * time.Microsecond, h.failed(err, "move delayed messages into queue %q", queue)
 }
 
 // A queue table of NServiceBus has the columns id (a uuid), expires (without a zone, in UTC),
@@ -347,34 +350,34 @@ func refusedByForeign(err error) bool {
 }
 
 // Foreign implements [tablequeue.Foreign].
-func (s *store) Foreign(queue string) bool { return s.table(queue).foreign.Load() }
+func (s *schema) Foreign(queue string) bool { return s.table(queue).foreign.Load() }
 
 // detectForeign reports whether a queue's table is foreign, which was not known.
-func (s *store) detectForeign(ctx context.Context, queue string, _ error) bool {
-	t := s.table(queue)
-	foreign := errors.Is(unfit(ctx, s.writes, t), dialect.ErrForeign)
+func (w *writer) detectForeign(ctx context.Context, queue string, _ error) bool {
+	t := w.table(queue)
+	foreign := errors.Is(unfit(ctx, w.writes, t), dialect.ErrForeign)
 	return foreign && t.foreign.CompareAndSwap(false, true)
 }
 
 // Exists implements [tablequeue.Topology].
-func (s *store) Exists(ctx context.Context, queue string) error {
-	t := s.table(queue)
-	err := unfit(ctx, s.writes, t)
+func (in *inspector) Exists(ctx context.Context, queue string) error {
+	t := in.table(queue)
+	err := unfit(ctx, in.writes, t)
 	if err == nil {
 		t.foreign.Store(false) // it may have been taken over
-		err = s.usable(ctx, t.name)
+		err = in.usable(ctx, t.name)
 	}
 	if err == nil {
-		err = errors.Join(s.warnOfFilters(ctx, t), s.warnOfRouting(ctx))
+		err = errors.Join(in.warnOfFilters(ctx, t), in.warnOfRouting(ctx))
 	}
-	return failure(err, "queue %q in schema %q", queue, s.Schema)
+	return failure(err, "queue %q in schema %q", queue, in.Schema)
 }
 
 // usable refuses a table of a later version, whose columns may have another meaning, and one that
 // is being taken over. Where no version can be read the columns decide.
-func (s *store) usable(ctx context.Context, queue string) error {
+func (in *inspector) usable(ctx context.Context, queue string) error {
 	var version int
-	err := s.writes.QueryRow(ctx, `SELECT coalesce(max(version), 1) FROM `+s.versions()+` WHERE name = $1`, pgx.QueryExecModeExec, queue).Scan(&version)
+	err := in.writes.QueryRow(ctx, `SELECT coalesce(max(version), 1) FROM `+in.versions()+` WHERE name = $1`, pgx.QueryExecModeExec, queue).Scan(&version)
 	switch {
 	case code(err) == undefinedTable || code(err) == insufficientPrivilege:
 		return nil

@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func TestGoldenStatements(t *testing.T) {
 	t.Parallel()
 	const file = "testdata/statements.sql"
-	s := &store{settings: settings{Settings: dialect.Settings{Schema: "app"}}}
+	s := newStore(settings{Settings: dialect.Settings{Schema: "app"}})
 	in, outgoing, theirs := s.table("in"), s.table("out"), s.table(`"public"."foreign"`)
 	inbox := s.table("in.handled")
 	lone := &out{to: outgoing, rows: make([]*tablequeue.Row, 1), args: make([]any, 2)}
@@ -31,8 +31,8 @@ func TestGoldenStatements(t *testing.T) {
 	var b, install strings.Builder
 	installed := plan("in")
 	installed.Inboxes, installed.Records = []string{"in.handled"}, []string{"orders/saga"}
-	records := newRecordStatements(s.records())
-	for _, step := range s.installation(installed) {
+	records := newRecordStatements(s.recordTable())
+	for _, step := range s.ddl.installation(installed) {
 		install.WriteString(step.text + ";\n")
 	}
 	for _, st := range []struct{ name, text string }{
@@ -81,7 +81,7 @@ func TestGoldenStatements(t *testing.T) {
 		{"look for tables", missingTables},
 		{"make rows visible that waited for a lock", hasten(in)},
 		{"install", install.String()},
-		{"take over", s.adoptScript(transport.Plan{Queues: []transport.Queue{own("in"), shared("error")}})},
+		{"take over", s.ddl.adoptScript(transport.Plan{Queues: []transport.Queue{own("in"), shared("error")}})},
 	} {
 		fmt.Fprintf(&b, "-- %s\n%s;\n\n", st.name, st.text)
 	}

@@ -124,9 +124,12 @@ func keysOf(units []*tablequeue.Unit) (keys array[text], sums array[number]) {
 	return keys, sums
 }
 
+// inboxStore is the part of a store with the ids of handled messages.
+type inboxStore struct{ *db }
+
 // FindHandled implements [tablequeue.Inboxes]. The keys are joined from outside by a LATERAL
 // search, so that each is one search of the index whatever the statistics.
-func (s *store) FindHandled(
+func (in *inboxStore) FindHandled(
 	ctx context.Context, inbox string, keys []transport.HandledKey,
 ) ([]transport.HandledState, error) {
 	texts := make(array[text], len(keys))
@@ -136,7 +139,7 @@ func (s *store) FindHandled(
 	states := make([]transport.HandledState, len(keys))
 	var n int64
 	var sum int32
-	rows, err := s.query(ctx, s.leases, s.table(inbox).find, texts)
+	rows, err := in.query(ctx, in.leases, in.table(inbox).find, texts)
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, []any{&n, &sum}, func() error {
 			states[n-1] = transport.HandledOther
@@ -146,20 +149,20 @@ func (s *store) FindHandled(
 			return nil
 		})
 	}
-	return states, s.failed(err, "look for handled messages in inbox %q", inbox)
+	return states, in.failed(err, "look for handled messages in inbox %q", inbox)
 }
 
 // inboxes returns the table with the versions of inboxes. It is not that of queues: programs of an
 // earlier version remove expired rows from every name in that table.
-func (s *store) inboxes() string { return quote(s.Schema, dialect.InboxTable) }
+func (s *schema) inboxVersions() string { return quote(s.Schema, dialect.InboxTable) }
 
 // installInbox returns the statements that create an inbox and its version. Its keys grow with
 // time, so that inserts change few pages.
-func (s *store) installInbox(inbox string) []step {
-	t, of := s.table(inbox), fmt.Sprintf("inbox %q", inbox)
-	version := `(SELECT version FROM ` + s.inboxes() + ` WHERE name = ` + literal(inbox) + `)`
+func (d *ddl) installInbox(inbox string) []step {
+	t, of := d.table(inbox), fmt.Sprintf("inbox %q", inbox)
+	version := `(SELECT version FROM ` + d.inboxVersions() + ` WHERE name = ` + literal(inbox) + `)`
 	return []step{
-		s.installInboxVersions(),
+		d.installInboxVersions(),
 		{of, do(`IF ` + regclass(t.quoted) + ` IS NULL THEN
 CREATE TABLE ` + t.quoted + ` (
 	key uuid PRIMARY KEY,
@@ -167,20 +170,20 @@ CREATE TABLE ` + t.quoted + ` (
 	sum integer NOT NULL
 ) WITH (` + inboxStorage + `);
 CREATE INDEX IF NOT EXISTS ` + indexName(t, "_at_idx") + ` ON ` + t.quoted + ` (at);
-` + s.versionedAs(inbox, inboxVersion) + `;
+` + d.versionedAs(inbox, inboxVersion) + `;
 ELSIF 3 > (SELECT count(*) FROM pg_attribute WHERE attrelid = ` + regclass(t.quoted) + ` AND attname IN ('key', 'at', 'sum')) THEN
 	RAISE EXCEPTION '% is a table of another kind: rename it', ` + literal(t.quoted) + `;
 ELSIF coalesce(` + version + `, 0) > ` + strconv.Itoa(inboxVersion) + ` THEN
 	RAISE EXCEPTION 'the inbox is of version %, this program knows version ` + strconv.Itoa(inboxVersion) + `: update this program', ` + version + `;
 ELSIF ` + version + ` IS NULL THEN
-	` + s.versionedAs(inbox, inboxVersion) + `;
+	` + d.versionedAs(inbox, inboxVersion) + `;
 END IF`)},
 	}
 }
 
 // installInboxVersions returns the statement that creates the table with the versions of inboxes.
-func (s *store) installInboxVersions() step {
-	return step{"versions of inboxes", when(regclass(s.inboxes())+` IS NULL`, `CREATE TABLE `+s.inboxes()+` (
+func (d *ddl) installInboxVersions() step {
+	return step{"versions of inboxes", when(regclass(d.inboxVersions())+` IS NULL`, `CREATE TABLE `+d.inboxVersions()+` (
 	name text PRIMARY KEY,
 	version integer NOT NULL,
 	forgotten_at timestamptz NOT NULL DEFAULT now()
@@ -188,8 +191,8 @@ func (s *store) installInboxVersions() step {
 }
 
 // versionedAs returns the statement that stores the version of an inbox or of the table of records.
-func (s *store) versionedAs(name string, version int) string { //nolint:unparam // both have one version so far
-	return `INSERT INTO ` + s.inboxes() + ` (name, version) VALUES (` + literal(name) + `, ` + strconv.Itoa(version) + `)
+func (d *ddl) versionedAs(name string, version int) string { //nolint:unparam // both have one version so far
+	return `INSERT INTO ` + d.inboxVersions() + ` (name, version) VALUES (` + literal(name) + `, ` + strconv.Itoa(version) + `)
 	ON CONFLICT (name) DO UPDATE SET version = excluded.version`
 }
 
@@ -217,24 +220,24 @@ func (t *table) inboxStatements() {
 
 // DueForForgetting implements [tablequeue.Inboxes]. The first process that marks a due inbox
 // removes its old keys.
-func (s *store) DueForForgetting(
+func (in *inboxStore) DueForForgetting(
 	ctx context.Context, inbox string, pause time.Duration,
 ) (bool, error) {
-	tag, err := s.execute(ctx, `UPDATE `+s.inboxes()+` SET forgotten_at = now()
+	tag, err := in.execute(ctx, `UPDATE `+in.inboxVersions()+` SET forgotten_at = now()
 WHERE name = $1 AND forgotten_at <= now() - $2::bigint * interval '1 microsecond'`, inbox, pause.Microseconds())
-	return tag.RowsAffected() > 0, s.failed(err, "look for old ids in inbox %q", inbox)
+	return tag.RowsAffected() > 0, in.failed(err, "look for old ids in inbox %q", inbox)
 }
 
 // Forget implements [tablequeue.Inboxes]. The next call begins at the time that this one has
 // reached: the index keeps the entries of rows that were deleted until they are vacuumed. The
 // commit does not wait for the disk: ids that are back after a crash of the server are removed
 // again.
-func (s *store) Forget(
+func (in *inboxStore) Forget(
 	ctx context.Context, inbox string, age time.Duration, limit int,
 ) (n int64, err error) {
-	t := s.table(inbox)
+	t := in.table(inbox)
 	var reached int64
-	rows, err := s.query(ctx, s.leases, t.forget, age.Microseconds(), limit, t.forgotten.Load())
+	rows, err := in.query(ctx, in.leases, t.forget, age.Microseconds(), limit, t.forgotten.Load())
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, []any{&n, &reached}, func() error { return nil })
 	}
@@ -242,19 +245,19 @@ func (s *store) Forget(
 		reached = 0
 	}
 	t.forgotten.Store(reached)
-	return n, s.failed(err, "remove old ids from inbox %q", inbox)
+	return n, in.failed(err, "remove old ids from inbox %q", inbox)
 }
 
 // ForgetKeys implements [tablequeue.Inboxes].
-func (s *store) ForgetKeys(
+func (in *inboxStore) ForgetKeys(
 	ctx context.Context, inbox string, keys []transport.HandledKey,
 ) (int64, error) {
 	texts := make([]string, len(keys))
 	for i := range keys {
 		texts[i] = uuid.Text(keys[i].ID)
 	}
-	tag, err := s.execute(ctx, s.table(inbox).forgetKeys, texts)
-	return tag.RowsAffected(), s.failed(err, "remove ids from inbox %q", inbox)
+	tag, err := in.execute(ctx, in.table(inbox).forgetKeys, texts)
+	return tag.RowsAffected(), in.failed(err, "remove ids from inbox %q", inbox)
 }
 
 // manyHandled is the number of the newest ids from whose age the number of an hour is estimated.
@@ -263,11 +266,11 @@ const manyHandled = "100000"
 // InspectInbox implements [tablequeue.Inboxes]. It counts the rows of a small table, and estimates
 // those of a larger one by its pages, with the density that vacuum found last, or else that of a
 // table that is full.
-func (s *store) InspectInbox(ctx context.Context, inbox string) (transport.InboxStats, error) {
-	t := s.table(inbox)
+func (in *inboxStore) InspectInbox(ctx context.Context, inbox string) (transport.InboxStats, error) {
+	t := in.table(inbox)
 	stats := transport.InboxStats{Name: inbox}
 	var oldest int64
-	rows, err := s.query(ctx, s.writes, `SELECT
+	rows, err := in.query(ctx, in.writes, `SELECT
 	CASE WHEN pg_relation_size(c.oid) < 16777216 THEN (SELECT count(*) FROM `+t.quoted+`)
 		ELSE (pg_relation_size(c.oid) / 8192 * CASE WHEN c.relpages > 0 THEN c.reltuples / c.relpages ELSE 135 END)::bigint END,
 	pg_total_relation_size(c.oid),
@@ -280,22 +283,22 @@ FROM pg_class AS c WHERE c.oid = `+literal(t.quoted)+`::regclass`)
 		_, err = pgx.ForEachRow(rows, []any{&stats.Rows, &stats.Bytes, &stats.LastHour, &oldest}, func() error { return nil })
 	}
 	stats.Oldest = time.Duration(max(0, oldest)) * time.Microsecond
-	return stats, s.failed(err, "inspect inbox %q", inbox)
+	return stats, in.failed(err, "inspect inbox %q", inbox)
 }
 
 // InboxState implements [tablequeue.Inboxes].
-func (s *store) InboxState(ctx context.Context, inbox string) error {
-	return s.inboxState(ctx, s.writes, inbox)
+func (in *inboxStore) InboxState(ctx context.Context, inbox string) error {
+	return in.inboxState(ctx, in.writes, inbox)
 }
 
 // inboxState looks in db, whose transaction it does not end by an error. A table with the columns
 // of an inbox that has no version was not installed whole.
-func (s *store) inboxState(ctx context.Context, db querier, inbox string) error {
-	t := s.table(inbox)
-	columns, version, err := s.versionedTable(ctx, db, t.quoted, inbox)
+func (in *inboxStore) inboxState(ctx context.Context, db querier, inbox string) error {
+	t := in.table(inbox)
+	columns, version, err := in.versionedTable(ctx, db, t.quoted, inbox)
 	switch {
 	case err != nil:
-		return s.failed(err, "inspect inbox %q", inbox)
+		return in.failed(err, "inspect inbox %q", inbox)
 	case len(columns) == 0:
 		return fmt.Errorf("postgres: inbox %q: %w", inbox, transport.ErrNoQueue)
 	case version > inboxVersion:
@@ -315,14 +318,14 @@ func (s *store) inboxState(ctx context.Context, db querier, inbox string) error 
 
 // versionedTable returns the columns of a table, none without the table, and its version among
 // those of inboxes, 0 without one.
-func (s *store) versionedTable(
+func (in *inboxStore) versionedTable(
 	ctx context.Context, db querier, quoted, name string,
 ) (columns []string, version int, err error) {
 	var versioned bool
-	err = db.QueryRow(ctx, `SELECT coalesce(array_agg(attname::text), '{}'), `+regclass(s.inboxes())+` IS NOT NULL FROM pg_attribute
+	err = db.QueryRow(ctx, `SELECT coalesce(array_agg(attname::text), '{}'), `+regclass(in.inboxVersions())+` IS NOT NULL FROM pg_attribute
 WHERE attrelid = `+regclass(quoted)+` AND attnum > 0 AND NOT attisdropped`).Scan(&columns, &versioned)
 	if err == nil && versioned {
-		err = db.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM `+s.inboxes()+` WHERE name = $1`, name).Scan(&version)
+		err = db.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM `+in.inboxVersions()+` WHERE name = $1`, name).Scan(&version)
 	}
 	return columns, version, err
 }

@@ -262,7 +262,7 @@ func TestStatementsPerSetOfDestinations(t *testing.T) {
 	}
 	w := newWorld(t, append(names, "in")...)
 	s := w.store()
-	count := s.statements.Len
+	count := s.writer.statements.Len
 	c := w.open()
 	var ops []transport.Operation
 	for i := range 200 {

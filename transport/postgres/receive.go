@@ -15,8 +15,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
+// claimer is the part of a store that claims rows and keeps their leases.
+type claimer struct {
+	*db
+	clock dialect.Clock // of the server
+}
+
 // Claim implements [tablequeue.Queues].
-func (s *store) Claim(
+func (cl *claimer) Claim(
 	ctx context.Context, c tablequeue.Claim, into []tablequeue.Claimed,
 ) ([]tablequeue.Claimed, time.Duration, error) {
 	var (
@@ -24,11 +30,11 @@ func (s *store) Claim(
 		next int64
 		now  time.Time // of the server
 	)
-	t := s.table(c.Queue)
+	t := cl.table(c.Queue)
 	asked := time.Now()
 	from, all := t.front.begin(asked)
 	maxBytes := cmp.Or(c.MaxBytes, math.MaxInt64)
-	rows, err := s.query(ctx, s.leases, t.claim, c.Limit, c.For.Microseconds(), c.Lease, c.Owner,
+	rows, err := cl.query(ctx, cl.leases, t.claim, c.Limit, c.For.Microseconds(), c.Lease, c.Owner,
 		from.visibleAt, from.seq, maxBytes)
 	if err == nil {
 		var due int64
@@ -47,9 +53,9 @@ func (s *store) Claim(
 		})
 	}
 	if err != nil {
-		return into[:0], 0, s.failed(err, "receive from queue %q", c.Queue)
+		return into[:0], 0, cl.failed(err, "receive from queue %q", c.Queue)
 	}
-	if s.clock.Follow(ctx, c.Queue, c.For, now, asked, time.Now()) && len(into) == 0 {
+	if cl.clock.Follow(ctx, c.Queue, c.For, now, asked, time.Now()) && len(into) == 0 {
 		next = 1
 	}
 	return into, time.Duration(next) * time.Microsecond, nil
@@ -60,7 +66,7 @@ func (s *store) Claim(
 const uncommitted = 250 * time.Millisecond
 
 // Renew implements [tablequeue.Queues].
-func (s *store) Renew(
+func (cl *claimer) Renew(
 	ctx context.Context, queue string, leases []tablequeue.Lease, d time.Duration,
 ) ([]bool, error) {
 	seqs, ids := make(array[number], len(leases)), make(array[number], len(leases))
@@ -68,52 +74,49 @@ func (s *store) Renew(
 	for i, l := range leases {
 		seqs[i], ids[i], lost[i] = number(l.Seq), number(l.ID), true
 	}
-	rows, err := s.query(ctx, s.renewals, s.table(queue).renew, d.Microseconds(), seqs, ids)
+	rows, err := cl.query(ctx, cl.renewals, cl.table(queue).renew, d.Microseconds(), seqs, ids)
 	if err == nil {
 		err = eachNumber(rows, func(n int64) { lost[n-1] = false })
 	}
-	return lost, s.failed(err, "renew leases of queue %q", queue)
+	return lost, cl.failed(err, "renew leases of queue %q", queue)
 }
 
 // Abandon implements [tablequeue.Queues].
-func (s *store) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
-	_, err := s.execute(ctx, s.table(queue).abandon, owner, d.Microseconds())
+func (cl *claimer) Abandon(ctx context.Context, queue, owner string, d time.Duration) error {
+	_, err := cl.execute(ctx, cl.table(queue).abandon, owner, d.Microseconds())
 	if code(err) == undefinedColumn { // handed over to NServiceBus
 		return nil
 	}
-	return s.failed(err, "abandon leases of queue %q", queue)
+	return cl.failed(err, "abandon leases of queue %q", queue)
 }
 
 // AbandonClaims implements [tablequeue.Orphaner].
-func (s *store) AbandonClaims(
+func (cl *claimer) AbandonClaims(
 	ctx context.Context, queue string, leases []int64, d time.Duration,
 ) error {
-	_, err := s.execute(ctx, s.table(queue).orphans, leases, d.Microseconds())
-	return s.failed(err, "abandon leases of queue %q", queue)
+	_, err := cl.execute(ctx, cl.table(queue).orphans, leases, d.Microseconds())
+	return cl.failed(err, "abandon leases of queue %q", queue)
 }
 
 // Cancel implements [tablequeue.Queues].
-func (s *store) Cancel(ctx context.Context, queue string, seq int64) (bool, error) {
-	tag, err := s.execute(ctx, s.table(queue).cancel, seq)
+func (cl *claimer) Cancel(ctx context.Context, queue string, seq int64) (bool, error) {
+	tag, err := cl.execute(ctx, cl.table(queue).cancel, seq)
 	if code(err) == undefinedColumn { // handed over to NServiceBus, with its delayed messages
 		return false, nil
 	}
-	return tag.RowsAffected() > 0, s.failed(err, "cancel message %d of queue %q", seq, queue)
+	return tag.RowsAffected() > 0, cl.failed(err, "cancel message %d of queue %q", seq, queue)
 }
 
 // maxRestored bounds the rows of a statement that makes rows visible again.
 const maxRestored = 10_000
 
-// restorer returns the function that makes rows of a queue of s visible after the clock was set
-// back.
-func restorer(s *store) func(context.Context, string, dialect.StepBack) (int64, error) {
-	return func(ctx context.Context, queue string, step dialect.StepBack) (int64, error) {
-		t := s.table(queue)
-		t.front.reset()
-		by, leases := step.By.Microseconds(), step.Leases.Microseconds()
-		tag, err := s.execute(ctx, t.restore, step.Before, by, leases)
-		return tag.RowsAffected(), err
-	}
+// restore makes rows of a queue visible after the clock was set back.
+func (cl *claimer) restore(ctx context.Context, queue string, step dialect.StepBack) (int64, error) {
+	t := cl.table(queue)
+	t.front.reset()
+	by, leases := step.By.Microseconds(), step.Leases.Microseconds()
+	tag, err := cl.execute(ctx, t.restore, step.Before, by, leases)
+	return tag.RowsAffected(), err
 }
 
 // restoring returns the statement that makes rows of q visible if they were visible at the time $1,

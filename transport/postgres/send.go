@@ -13,31 +13,39 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
+
+// writer is the part of a store that executes units.
+type writer struct {
+	*db
+	detector   dialect.Detector     // of foreign tables
+	statements dialect.Memo[string] // text of composed statements by their shape
+}
 
 // Flush implements [tablequeue.Queues] in one round trip and one transaction. It has one statement
 // for each queue that is settled, which also inserts the messages sent with its completions, and
 // one for each queue that is only sent to.
-func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
-	return s.failed(s.flush(ctx, units, func(*pgx.Batch) {}), "write")
+func (w *writer) Flush(ctx context.Context, units []*tablequeue.Unit) error {
+	return w.failed(w.flush(ctx, units, func(*pgx.Batch) {}), "write")
 }
 
 // flush executes units in a batch that prepare begins.
-func (s *store) flush(
+func (w *writer) flush(
 	ctx context.Context, units []*tablequeue.Unit, prepare func(*pgx.Batch),
 ) error {
-	return s.detector.Repeat(ctx, units, func() error {
-		b := s.batch(s.writes)
+	return w.detector.Repeat(ctx, units, func() error {
+		b := w.batch(w.writes)
 		prepare(b)
 		first := b.Len()
 		var statements []tablequeue.StatementError
-		groups := s.groups(units)
-		s.lookAtFilters(ctx, groups)
+		groups := w.groups(units)
+		w.lookAtFilters(ctx, groups)
 		for _, g := range groups {
-			s.queue(b, g)
+			w.queue(b, g)
 			statements = append(statements, g.statements()...)
 		}
-		failed, err := s.write(ctx, b)
+		failed, err := w.write(ctx, b)
 		if i := failed - first; err != nil && i >= 0 && i < len(statements) {
 			at := statements[i]
 			at.Err, err = err, &at
@@ -59,8 +67,8 @@ func (g *group) statements() (all []tablequeue.StatementError) {
 
 // write sends a batch for s.writes. With an error it returns the index of the statement that
 // failed, or a larger one.
-func (s *store) write(ctx context.Context, b *pgx.Batch) (failed int, err error) {
-	conn, err := s.writes.Acquire(ctx)
+func (d *db) write(ctx context.Context, b *pgx.Batch) (failed int, err error) {
+	conn, err := d.writes.Acquire(ctx)
 	if err != nil {
 		return unsent, fmt.Errorf("%w: %w", errNoConnection, err)
 	}
@@ -70,7 +78,7 @@ func (s *store) write(ctx context.Context, b *pgx.Batch) (failed int, err error)
 	}
 	results := conn.SendBatch(ctx, b)
 	failed, err = firstFailed(b, results)
-	return failed, s.sent(cmp.Or(err, results.Close()))
+	return failed, d.sent(cmp.Or(err, results.Close()))
 }
 
 // unsent is the index of the failed statement of a batch that was not sent.
@@ -118,7 +126,7 @@ type out struct {
 
 // groups sorts units by queue, inbox and verb. Retry and Release are the same statement, and so the
 // same group, and so are Send and Record without a key.
-func (s *store) groups(units []*tablequeue.Unit) []*group {
+func (w *writer) groups(units []*tablequeue.Unit) []*group {
 	var groups []*group
 	for _, u := range units {
 		verb := u.Verb
@@ -135,14 +143,14 @@ func (s *store) groups(units []*tablequeue.Unit) []*group {
 		if i < 0 {
 			g := &group{verb: verb}
 			if verb != tablequeue.Send && verb != tablequeue.Record {
-				g.queue = s.table(u.Queue)
+				g.queue = w.table(u.Queue)
 			}
 			if u.Key != nil {
-				g.inbox = s.table(u.Inbox)
+				g.inbox = w.table(u.Inbox)
 			}
 			i, groups = len(groups), append(groups, g)
 		}
-		s.add(groups[i], u)
+		w.add(groups[i], u)
 	}
 	for _, g := range groups {
 		// In a fixed order, so that equal groups have equal statements.
@@ -180,11 +188,11 @@ func (g *group) records(u *tablequeue.Unit) bool {
 	})
 }
 
-func (s *store) add(g *group, u *tablequeue.Unit) {
+func (w *writer) add(g *group, u *tablequeue.Unit) {
 	g.units = append(g.units, u)
 	for i := range u.Rows {
 		r := &u.Rows[i]
-		o := s.out(g, r)
+		o := w.out(g, r)
 		o.unit = u
 		o.owners = append(o.owners, number(len(g.units)))
 		o.rows = append(o.rows, r)
@@ -193,10 +201,10 @@ func (s *store) add(g *group, u *tablequeue.Unit) {
 	}
 }
 
-func (s *store) out(g *group, r *tablequeue.Row) *out {
+func (w *writer) out(g *group, r *tablequeue.Row) *out {
 	i := slices.IndexFunc(g.outs, func(o *out) bool { return o.takes(r) })
 	if i < 0 {
-		to := s.table(r.Queue)
+		to := w.table(r.Queue)
 		foreign := to.foreign.Load()
 		i, g.outs = len(g.outs), append(g.outs, &out{
 			to: to, foreign: foreign, named: r.Named(), timed: foreign || r.Named(), leased: r.Lease != 0,
@@ -220,26 +228,26 @@ func (o *out) compare(other *out) int {
 }
 
 // queue adds g's statements to b.
-func (s *store) queue(b *pgx.Batch, g *group) {
+func (w *writer) queue(b *pgx.Batch, g *group) {
 	switch g.verb {
 	case tablequeue.Send:
 		for _, o := range g.outs {
-			s.queueSend(b, o, o.arrays())
+			w.queueSend(b, o, o.arrays())
 		}
 	case tablequeue.Record:
 		keys, sums := keysOf(g.units)
 		args := g.withOuts(keys, sums)
-		b.Queue(s.composed(g, false), s.args(args)...).Query(g.recorded)
+		b.Queue(w.composed(g, false), w.args(args)...).Query(g.recorded)
 	case tablequeue.Delete:
 		seqs, leases := leasesOf(g.units)
 		if g.inbox != nil {
 			keys, sums := keysOf(g.units)
 			args := g.withOuts(seqs, leases, keys, sums)
-			b.Queue(s.composed(g, false), s.args(args)...).Query(g.settledAndRecorded)
+			b.Queue(w.composed(g, false), w.args(args)...).Query(g.settledAndRecorded)
 			return
 		}
 		args := g.withOuts(seqs, leases)
-		b.Queue(s.composed(g, false), s.args(args)...).Query(g.settled)
+		b.Queue(w.composed(g, false), w.args(args)...).Query(g.settled)
 	default:
 		seqs, leases := leasesOf(g.units)
 		after, undo, notes := make(array[number], len(g.units)), make(array[number], len(g.units)), make(array[text], len(g.units))
@@ -249,7 +257,7 @@ func (s *store) queue(b *pgx.Batch, g *group) {
 				undo[i] = 1
 			}
 		}
-		b.Queue(g.queue.update, s.args([]any{seqs, leases, after, undo, notes})...).Query(g.settled)
+		b.Queue(g.queue.update, w.args([]any{seqs, leases, after, undo, notes})...).Query(g.settled)
 	}
 }
 
@@ -262,9 +270,9 @@ func (g *group) withOuts(args ...any) []any {
 	return args
 }
 
-func (s *store) queueSend(b *pgx.Batch, o *out, arrays []any) {
+func (w *writer) queueSend(b *pgx.Batch, o *out, arrays []any) {
 	key := shape{to: o.to.name, timed: o.timed, named: o.named, foreign: o.foreign, leased: o.leased, seqs: o.seqs, counted: o.counted}
-	text := s.statement(key, func() string {
+	text := w.statement(key, func() string {
 		text := insert(o, 1, false)
 		if o.counted {
 			return o.countedInsert(text, "cardinality($1)")
@@ -274,7 +282,7 @@ func (s *store) queueSend(b *pgx.Batch, o *out, arrays []any) {
 		}
 		return text
 	})
-	q := b.Queue(text, s.args(arrays)...)
+	q := b.Queue(text, w.args(arrays)...)
 	switch {
 	case o.leased:
 		q.Query(o.insertedLeased)
@@ -290,11 +298,11 @@ type shape struct {
 	counted, lone, single               bool
 }
 
-func (s *store) statement(key shape, compose func() string) string {
-	if text, ok := s.statements.Load(key); ok {
+func (w *writer) statement(key shape, compose func() string) string {
+	if text, ok := w.statements.Load(key); ok {
 		return text
 	}
-	return s.statements.Add(key, compose())
+	return w.statements.Add(key, compose())
 }
 
 // kind returns a byte of its own for each form that the insert of o can have.
@@ -309,7 +317,7 @@ func (o *out) kind(single bool) (kind byte) {
 
 // composed returns the statement that completes or records the units of g; with single, the one
 // that completes the unit of a handler's transaction.
-func (s *store) composed(g *group, single bool) string {
+func (w *writer) composed(g *group, single bool) string {
 	to := make([]byte, 0, 128)
 	for _, o := range g.outs {
 		to = append(to, o.to.name...)
@@ -322,7 +330,7 @@ func (s *store) composed(g *group, single bool) string {
 	if g.inbox != nil {
 		key.inbox = g.inbox.name
 	}
-	return s.statement(key, func() string {
+	return w.statement(key, func() string {
 		switch {
 		case single:
 			return removal(g.queue, g.inbox, g.outs)

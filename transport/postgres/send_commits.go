@@ -33,8 +33,8 @@ type commits struct {
 }
 
 // watchCommit notifies the receivers of queues after transaction id has committed.
-func (s *store) watchCommit(id int64, queues []string) {
-	c := &s.commits
+func (n *notifier) watchCommit(id int64, queues []string) {
+	c := &n.commits
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || len(c.pending) >= maxCommits {
@@ -48,7 +48,7 @@ func (s *store) watchCommit(id int64, queues []string) {
 	c.last = time.Now()
 	if !c.watching {
 		c.watching = true
-		c.watch.Go(s.watchCommits)
+		c.watch.Go(n.watchCommits)
 	}
 }
 
@@ -65,11 +65,11 @@ const (
 )
 
 // watchCommits polls until no transaction is left, and notifies of those that have committed.
-func (s *store) watchCommits() {
+func (n *notifier) watchCommits() {
 	var queues []string // to notify of
 	var notified time.Time
 	for {
-		ids, last := s.commits.watched(len(queues) > 0)
+		ids, last := n.commits.watched(len(queues) > 0)
 		if len(ids) == 0 && len(queues) == 0 {
 			return
 		}
@@ -77,17 +77,17 @@ func (s *store) watchCommits() {
 		if len(ids) > busyCommits {
 			least = busyPause
 		}
-		if backoff.Sleep(s.commits.life, min(max(time.Since(last)/4, least), longestPause)) != nil {
+		if backoff.Sleep(n.commits.life, min(max(time.Since(last)/4, least), longestPause)) != nil {
 			return
 		}
-		for _, q := range s.lookAtCommits(ids) {
-			s.commits.wakeUp(q)
+		for _, q := range n.lookAtCommits(ids) {
+			n.commits.wakeUp(q)
 			if !slices.Contains(queues, q) {
 				queues = append(queues, q)
 			}
 		}
 		if len(queues) > 0 && time.Since(notified) >= notifyEvery {
-			s.notifyOf(queues)
+			n.notifyOf(queues)
 			queues, notified = nil, time.Now()
 		}
 	}
@@ -100,24 +100,24 @@ FROM unnest($1::bigint[]) AS x, (SELECT txid_current_snapshot() AS now OFFSET 0)
 
 // lookAtCommits forgets those of the transactions ids that have ended. It returns the queues of
 // those that committed.
-func (s *store) lookAtCommits(ids []int64) (queues []string) {
+func (n *notifier) lookAtCommits(ids []int64) (queues []string) {
 	if len(ids) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(s.commits.life, time.Second)
+	ctx, cancel := context.WithTimeout(n.commits.life, time.Second)
 	defer cancel()
 	var id int64
 	var committed bool
-	rows, _ := s.leases.Query(ctx, endedTransactions, ids) // an error is that of rows too; the next poll finds the others
+	rows, _ := n.leases.Query(ctx, endedTransactions, ids) // an error is that of rows too; the next poll finds the others
 	_, _ = pgx.ForEachRow(rows, []any{&id, &committed}, func() error {
-		s.commits.mu.Lock()
-		defer s.commits.mu.Unlock()
-		for _, q := range s.commits.pending[id] {
+		n.commits.mu.Lock()
+		defer n.commits.mu.Unlock()
+		for _, q := range n.commits.pending[id] {
 			if committed && !slices.Contains(queues, q) {
 				queues = append(queues, q)
 			}
 		}
-		delete(s.commits.pending, id)
+		delete(n.commits.pending, id)
 		return nil
 	})
 	return queues
@@ -125,10 +125,10 @@ func (s *store) lookAtCommits(ids []int64) (queues []string) {
 
 // notifyOf notifies receivers of other processes. Without the notification they find the rows by
 // polling.
-func (s *store) notifyOf(queues []string) {
-	ctx, cancel := context.WithTimeout(s.commits.life, time.Second)
+func (n *notifier) notifyOf(queues []string) {
+	ctx, cancel := context.WithTimeout(n.commits.life, time.Second)
 	defer cancel()
-	_ = s.Notify(ctx, queues)
+	_ = n.Notify(ctx, queues)
 }
 
 // watched returns the pending transactions, and when the last of them was added. Without any the

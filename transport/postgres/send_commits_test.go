@@ -77,7 +77,7 @@ func TestACallersCommitCarriesNoNotification(t *testing.T) {
 // sent to.
 func TestNamesThatAreNoQueuesAreForgotten(t *testing.T) {
 	t.Parallel()
-	s := &store{settings: settings{Settings: dialect.Settings{Schema: "public"}}}
+	s := newStore(settings{Settings: dialect.Settings{Schema: "public"}})
 	const names, most = 3000, 1000
 	for i := range names {
 		name := fmt.Sprint(i)
@@ -86,7 +86,7 @@ func TestNamesThatAreNoQueuesAreForgotten(t *testing.T) {
 			t.Fatalf("statement %q, want %q", got, name)
 		}
 	}
-	for of, n := range map[string]int{"tables": s.tables.Len(), "statements": s.statements.Len()} {
+	for of, n := range map[string]int{"tables": s.tables.Len(), "statements": s.writer.statements.Len()} {
 		if n == 0 || n > most {
 			t.Errorf("%d %s are remembered, want some, and at most %d", n, of, most)
 		}

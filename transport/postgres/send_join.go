@@ -15,24 +15,31 @@ import (
 	"github.com/holdfast-go/holdfast/internal/uuid"
 )
 
+// joiner is the part of a store that sends in transactions of callers.
+type joiner struct {
+	*db
+	writer   *writer
+	notifier *notifier
+}
+
 // InsertIn implements [tablequeue.Queues], with one statement in tx. The server ends a transaction
 // in which a statement fails, so a savepoint is around it, except where the rows are plain ones for
 // a queue that took rows before.
-func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) error {
+func (j *joiner) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) error {
 	users, err := usersTxOf(tx)
 	switch {
 	case err != nil:
 	case len(rows) == 0:
-		err = s.sameDatabase(ctx, users)
-	case s.sure(rows):
+		err = j.sameDatabase(ctx, users)
+	case j.sure(rows):
 		units := []*tablequeue.Unit{{Rows: rows}}
-		if err = s.detector.Once(ctx, units, func() error { return s.insertIn(ctx, users, rows) }); err != nil {
-			s.table(rows[0].Queue).takesRows.Store(false)
-			err = s.missing(ctx, rows[0].Queue, err)
+		if err = j.writer.detector.Once(ctx, units, func() error { return j.insertIn(ctx, users, rows) }); err != nil {
+			j.table(rows[0].Queue).takesRows.Store(false)
+			err = j.missing(ctx, rows[0].Queue, err)
 		}
 	default:
 		units := []*tablequeue.Unit{{Rows: rows}}
-		err = s.detector.Repeat(ctx, units, func() error { return s.insertWithin(ctx, users, rows) })
+		err = j.writer.detector.Repeat(ctx, units, func() error { return j.insertWithin(ctx, users, rows) })
 	}
 	return failure(timerless(err, &tablequeue.Unit{Rows: rows}), "send in a transaction")
 }
@@ -65,8 +72,8 @@ func usersTxOf(tx any) (usersTx, error) {
 
 // sure reports whether rows are visible at once, without a receipt, in one queue that is known to
 // take them.
-func (s *store) sure(rows []tablequeue.Row) bool {
-	t := s.table(rows[0].Queue)
+func (j *joiner) sure(rows []tablequeue.Row) bool {
+	t := j.table(rows[0].Queue)
 	if !t.takesRows.Load() || t.foreign.Load() {
 		return false
 	}
@@ -85,11 +92,11 @@ const (
 )
 
 // insertWithin is insertIn, and leaves tx as it was when it fails, even where ctx has ended.
-func (s *store) insertWithin(ctx context.Context, tx usersTx, rows []tablequeue.Row) error {
+func (j *joiner) insertWithin(ctx context.Context, tx usersTx, rows []tablequeue.Row) error {
 	if err := tx.exec(ctx, setSavepoint); err != nil {
 		return err
 	}
-	err := s.insertIn(ctx, tx, rows)
+	err := j.insertIn(ctx, tx, rows)
 	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialect.MaxSavepoint)
 	defer cancel()
 	if err == nil {
@@ -99,7 +106,7 @@ func (s *store) insertWithin(ctx context.Context, tx usersTx, rows []tablequeue.
 		return errors.Join(err, fmt.Errorf("the transaction cannot go on: %w", gone))
 	}
 	if code(err) == undefinedTable {
-		if other := s.sameDatabase(own, tx); other != nil {
+		if other := j.sameDatabase(own, tx); other != nil {
 			return other
 		}
 	}
@@ -107,27 +114,27 @@ func (s *store) insertWithin(ctx context.Context, tx usersTx, rows []tablequeue.
 }
 
 // insertIn inserts rows where tx is one of the database of the queues.
-func (s *store) insertIn(ctx context.Context, tx usersTx, rows []tablequeue.Row) error {
-	home := s.home.Load()
-	err := s.insertAt(ctx, tx, rows, home)
+func (j *joiner) insertIn(ctx context.Context, tx usersTx, rows []tablequeue.Row) error {
+	home := j.home.Load()
+	err := j.insertAt(ctx, tx, rows, home)
 	if !errors.Is(err, errNotInserted) {
 		return err
 	}
-	if err := s.sameDatabase(ctx, tx); err != nil {
+	if err := j.sameDatabase(ctx, tx); err != nil {
 		return err
 	}
-	if now := s.home.Load(); !now.is(*home) { // the server has been restarted
-		return s.insertAt(ctx, tx, rows, now)
+	if now := j.home.Load(); !now.is(*home) { // the server has been restarted
+		return j.insertAt(ctx, tx, rows, now)
 	}
 	return err
 }
 
 // insertAt inserts rows where tx is one of a database, and returns errNotInserted elsewhere.
-func (s *store) insertAt(
+func (j *joiner) insertAt(
 	ctx context.Context, tx usersTx, rows []tablequeue.Row, where *database,
 ) error {
-	outs := s.groups([]*tablequeue.Unit{{Rows: rows}})[0].outs
-	known := tx.home() == where && !s.pooled // a proxy may change the server behind a connection
+	outs := j.writer.groups([]*tablequeue.Unit{{Rows: rows}})[0].outs
+	known := tx.home() == where && !j.pooled // a proxy may change the server behind a connection
 	text, args := joining(tx, outs, known)
 	if !known {
 		args = append(args, where.name, where.started)
@@ -157,7 +164,7 @@ func (s *store) insertAt(
 		queues = append(queues, o.to.name)
 		o.to.takesRows.Store(true)
 	}
-	s.watchCommit(id, queues)
+	j.notifier.watchCommit(id, queues)
 	return nil
 }
 
@@ -180,12 +187,12 @@ const (
 )
 
 // sameDatabase returns an error where tx is not one of the database of the queues.
-func (s *store) sameDatabase(ctx context.Context, tx usersTx) error {
+func (j *joiner) sameDatabase(ctx context.Context, tx usersTx) error {
 	var theirs database
 	if err := tx.query(ctx, askDatabase, nil, []any{&theirs.name, &theirs.started}, func() {}); err != nil {
 		return err
 	}
-	ours := s.home.Load()
+	ours := j.home.Load()
 	if theirs.name != ours.name {
 		return fmt.Errorf("it is one of database %q and the queues are in %q: begin it there", theirs.name, ours.name)
 	}
@@ -193,13 +200,13 @@ func (s *store) sameDatabase(ctx context.Context, tx usersTx) error {
 		return nil
 	}
 	var now database
-	err := s.writes.QueryRow(ctx, askDatabase, pgx.QueryExecModeSimpleProtocol).Scan(&now.name, &now.started)
+	err := j.writes.QueryRow(ctx, askDatabase, pgx.QueryExecModeSimpleProtocol).Scan(&now.name, &now.started)
 	if err != nil {
 		return fmt.Errorf("ask the server of the queues when it was started: %w", err)
 	}
-	s.home.Store(&now)
+	j.home.Store(&now)
 	if !theirs.is(now) {
-		server := s.writes.Config().ConnConfig
+		server := j.writes.Config().ConnConfig
 		return fmt.Errorf("it is one of a database %q of another server, and the queues are in that of %s, port %d: begin it there",
 			now.name, server.Host, server.Port)
 	}
@@ -208,18 +215,18 @@ func (s *store) sameDatabase(ctx context.Context, tx usersTx) error {
 
 // missing returns err, or another error where it is that the table of queue is missing in tx and it
 // is there: the server has ended tx, which cannot be asked for its database any more.
-func (s *store) missing(ctx context.Context, queue string, err error) error {
+func (j *joiner) missing(ctx context.Context, queue string, err error) error {
 	if code(err) != undefinedTable {
 		return err
 	}
-	t := s.table(queue)
+	t := j.table(queue)
 	var exists bool
-	asked := s.writes.QueryRow(ctx, "SELECT "+regclass(t.quoted)+" IS NOT NULL", pgx.QueryExecModeSimpleProtocol).Scan(&exists)
+	asked := j.writes.QueryRow(ctx, "SELECT "+regclass(t.quoted)+" IS NOT NULL", pgx.QueryExecModeSimpleProtocol).Scan(&exists)
 	if asked != nil || !exists {
 		return err
 	}
 	return fmt.Errorf("it is one of another database, which has no table %s, and the queues are in %q: begin it there",
-		t.quoted, s.home.Load().name)
+		t.quoted, j.home.Load().name)
 }
 
 // joining returns the statement that inserts the rows of outs in a caller's transaction, and its

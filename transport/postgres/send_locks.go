@@ -14,12 +14,12 @@ import (
 const longLockWait = `SELECT set_config('lock_timeout', '1s', true)` // dialect.LongLockWait
 
 // FlushWaiting implements [tablequeue.Locks].
-func (s *store) FlushWaiting(ctx context.Context, units []*tablequeue.Unit) error {
-	return s.failed(s.flush(ctx, units, func(b *pgx.Batch) { b.Queue(longLockWait) }), "write")
+func (w *writer) FlushWaiting(ctx context.Context, units []*tablequeue.Unit) error {
+	return w.failed(w.flush(ctx, units, func(b *pgx.Batch) { b.Queue(longLockWait) }), "write")
 }
 
 // FailingQueue implements [tablequeue.FaultFinder].
-func (s *store) FailingQueue(ctx context.Context, units []*tablequeue.Unit) string {
+func (w *writer) FailingQueue(ctx context.Context, units []*tablequeue.Unit) string {
 	rows := &tablequeue.Unit{Verb: tablequeue.Send}
 	for _, u := range units {
 		for i := range u.Rows {
@@ -28,16 +28,16 @@ func (s *store) FailingQueue(ctx context.Context, units []*tablequeue.Unit) stri
 			}
 		}
 	}
-	tx, err := s.writes.Begin(ctx)
+	tx, err := w.writes.Begin(ctx)
 	if err != nil {
 		return ""
 	}
 	defer tx.Rollback(ctx) //nolint:errcheck // a connection that cannot roll back is closed
-	b := s.batch(s.writes)
+	b := w.batch(w.writes)
 	first := b.Len()
-	groups := s.groups([]*tablequeue.Unit{rows})
+	groups := w.groups([]*tablequeue.Unit{rows})
 	for _, g := range groups {
-		s.queue(b, g)
+		w.queue(b, g)
 	}
 	results := tx.SendBatch(ctx, b)
 	failed, err := firstFailed(b, results)
@@ -58,27 +58,27 @@ const lockedTables = `SELECT EXISTS (SELECT FROM pg_locks AS l
 FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n`
 
 // Locked implements [tablequeue.Locks].
-func (s *store) Locked(ctx context.Context, queues []string) ([]bool, error) {
-	locked, err := s.ofTables(ctx, lockedTables, queues)
-	return locked, s.failed(err, "look for locks")
+func (in *inspector) Locked(ctx context.Context, queues []string) ([]bool, error) {
+	locked, err := in.ofTables(ctx, lockedTables, queues)
+	return locked, in.failed(err, "look for locks")
 }
 
 const missingTables = `SELECT to_regclass(q.name) IS NULL FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n`
 
 // Missing implements [tablequeue.Topology].
-func (s *store) Missing(ctx context.Context, queues []string) ([]bool, error) {
-	missing, err := s.ofTables(ctx, missingTables, queues)
-	return missing, s.failed(err, "look for tables")
+func (in *inspector) Missing(ctx context.Context, queues []string) ([]bool, error) {
+	missing, err := in.ofTables(ctx, missingTables, queues)
+	return missing, in.failed(err, "look for tables")
 }
 
 // ofTables executes a query about the table of each of queues, without adding to the tables that
 // are remembered.
-func (s *store) ofTables(ctx context.Context, sql string, queues []string) ([]bool, error) {
+func (d *db) ofTables(ctx context.Context, sql string, queues []string) ([]bool, error) {
 	names := make([]string, len(queues))
 	for i, q := range queues {
-		names[i] = quote(s.split(q))
+		names[i] = quote(d.split(q))
 	}
-	rows, _ := s.writes.Query(ctx, sql, names) // an error is that of rows too
+	rows, _ := d.writes.Query(ctx, sql, names) // an error is that of rows too
 	answers, err := pgx.CollectRows(rows, pgx.RowTo[bool])
 	if err == nil && len(answers) != len(queues) {
 		err = fmt.Errorf("%d answers for %d tables", len(answers), len(queues))
@@ -94,7 +94,7 @@ WHERE seq = ANY ($1::bigint[]) AND lease_id IS NULL AND visible_at > now()`
 }
 
 // Hasten implements [tablequeue.Locks].
-func (s *store) Hasten(ctx context.Context, queue string, seqs []int64) error {
-	_, err := s.execute(ctx, hasten(s.table(queue)), seqs)
-	return s.failed(err, "make rows of queue %q visible", queue)
+func (cl *claimer) Hasten(ctx context.Context, queue string, seqs []int64) error {
+	_, err := cl.execute(ctx, hasten(cl.table(queue)), seqs)
+	return cl.failed(err, "make rows of queue %q visible", queue)
 }

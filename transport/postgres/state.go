@@ -50,13 +50,20 @@ const (
 	handlersRole = `SELECT set_config('role', current_setting('holdfast.role'), true)`
 )
 
+// recordStore is the part of a store with the table of records.
+type recordStore struct {
+	*db
+	inboxes    *inboxStore // whose table of versions has that of records
+	statements *recordStatements
+}
+
 // recordStatements are the statements about records.
 type recordStatements struct {
 	create, lock, save, remove, forget, page, one, count, sample string
 }
 
 // records returns the table of records.
-func (s *store) records() string { return quote(s.Schema, dialect.RecordTable) }
+func (s *schema) recordTable() string { return quote(s.Schema, dialect.RecordTable) }
 
 func newRecordStatements(records string) *recordStatements {
 	const counts = `SELECT count(*) FILTER (WHERE status = 1), count(*) FILTER (WHERE status = 2),
@@ -93,26 +100,26 @@ func (h *handlerTx) LoadRecord(
 	for range 10 { // another transaction may remove the record between the insert and the lock
 		r, err := h.lockRecord(ctx, id, create)
 		if create == nil || !errors.Is(err, transport.ErrNoRecord) {
-			return r, h.store.loaded(err, id)
+			return r, h.of.records.loaded(err, id)
 		}
 	}
-	return transport.Record{}, h.store.loaded(errRemoved, id)
+	return transport.Record{}, h.of.records.loaded(errRemoved, id)
 }
 
 var errRemoved = fmt.Errorf("other transactions remove it: %w", transport.ErrConflict)
 
 // loaded adds the operation to an error.
-func (s *store) loaded(err error, id transport.RecordID) error {
+func (rs *recordStore) loaded(err error, id transport.RecordID) error {
 	if errors.Is(err, transport.ErrNoRecord) {
 		return err
 	}
-	return s.failed(err, "load record %s", uuid.Text(id))
+	return rs.failed(err, "load record %s", uuid.Text(id))
 }
 
 func (h *handlerTx) lockRecord(
 	ctx context.Context, id transport.RecordID, create *transport.RecordName,
 ) (r transport.Record, err error) {
-	st := h.store.recordStatements
+	st := h.of.records.statements
 	if err := h.user.takeSessionRole(ctx); err != nil {
 		return r, err
 	}
@@ -163,7 +170,7 @@ func scanRecord(row pgx.Row) (r transport.Record, err error) {
 }
 
 // queueRecords adds the statements that write records to a batch.
-func (s *store) queueRecords(b *pgx.Batch, changes []*stateset.Change) {
+func (rs *recordStore) queueRecords(b *pgx.Batch, changes []*stateset.Change) {
 	if len(changes) == 0 {
 		return
 	}
@@ -173,10 +180,10 @@ func (s *store) queueRecords(b *pgx.Batch, changes []*stateset.Change) {
 		r := &c.Record
 		switch {
 		case c.Verb == stateset.Store:
-			b.Queue(s.recordStatements.save, uuid.Text(r.ID), c.Loaded, r.Version, int16(r.Status), jsonText(r.State), jsonText(r.Meta),
+			b.Queue(rs.statements.save, uuid.Text(r.ID), c.Loaded, r.Version, int16(r.Status), jsonText(r.State), jsonText(r.Meta),
 				r.Keep.Microseconds())
 		case c.Verb == stateset.Remove, c.Loaded == 0: // which this transaction has created
-			b.Queue(s.recordStatements.remove, uuid.Text(r.ID))
+			b.Queue(rs.statements.remove, uuid.Text(r.ID))
 		}
 	}
 	for _, q := range b.QueuedQueries[first:] {
@@ -235,11 +242,11 @@ const recordStorage = `fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, a
 // installRecords returns the statements that create the table of records and its version, which is
 // among those of inboxes. Names are compared bytewise: another version of the system's collations
 // would damage the index.
-func (s *store) installRecords() []step {
-	name, records := dialect.RecordTable, s.records()
-	version := `(SELECT version FROM ` + s.inboxes() + ` WHERE name = ` + literal(name) + `)`
+func (d *ddl) installRecords() []step {
+	name, records := dialect.RecordTable, d.recordTable()
+	version := `(SELECT version FROM ` + d.inboxVersions() + ` WHERE name = ` + literal(name) + `)`
 	return []step{
-		s.installInboxVersions(),
+		d.installInboxVersions(),
 		{"table of records", do(`IF ` + regclass(records) + ` IS NULL THEN
 CREATE TABLE ` + records + ` (
 	id uuid PRIMARY KEY,
@@ -255,13 +262,13 @@ CREATE TABLE ` + records + ` (
 ) WITH (` + recordStorage + `);
 CREATE INDEX ` + quote(name+"_kind_key_idx") + ` ON ` + records + ` (kind, key);
 CREATE INDEX ` + quote(name+"_forget_at_idx") + ` ON ` + records + ` (forget_at) WHERE forget_at IS NOT NULL;
-` + s.versionedAs(name, recordsVersion) + `;
+` + d.versionedAs(name, recordsVersion) + `;
 ELSIF ` + strconv.Itoa(len(recordTableColumns)) + ` > (SELECT count(*) FROM pg_attribute WHERE attrelid = ` + regclass(records) + ` AND NOT attisdropped AND attname IN ` + literals(recordTableColumns) + `) THEN
 	RAISE EXCEPTION '% is a table of another kind: rename it', ` + literal(records) + `;
 ELSIF coalesce(` + version + `, 0) > ` + strconv.Itoa(recordsVersion) + ` THEN
 	RAISE EXCEPTION 'the table of records is of version %, this program knows version ` + strconv.Itoa(recordsVersion) + `: update this program', ` + version + `;
 ELSIF ` + version + ` IS NULL THEN
-	` + s.versionedAs(name, recordsVersion) + `;
+	` + d.versionedAs(name, recordsVersion) + `;
 END IF`)},
 	}
 }
@@ -272,11 +279,11 @@ var recordTableColumns = []string{
 }
 
 // RecordsState implements [tablequeue.Records].
-func (s *store) RecordsState(ctx context.Context) error {
-	columns, version, err := s.versionedTable(ctx, s.writes, s.records(), dialect.RecordTable)
+func (rs *recordStore) RecordsState(ctx context.Context) error {
+	columns, version, err := rs.inboxes.versionedTable(ctx, rs.writes, rs.recordTable(), dialect.RecordTable)
 	switch {
 	case err != nil:
-		return s.failed(err, "inspect the table of records")
+		return rs.failed(err, "inspect the table of records")
 	case len(columns) == 0:
 		return fmt.Errorf("postgres: table of records: %w", transport.ErrNoQueue)
 	case version > recordsVersion:
@@ -295,39 +302,39 @@ func (s *store) RecordsState(ctx context.Context) error {
 }
 
 // DueForForgettingRecords implements [tablequeue.Records].
-func (s *store) DueForForgettingRecords(ctx context.Context, pause time.Duration) (bool, error) {
-	return s.DueForForgetting(ctx, dialect.RecordTable, pause)
+func (rs *recordStore) DueForForgettingRecords(ctx context.Context, pause time.Duration) (bool, error) {
+	return rs.inboxes.DueForForgetting(ctx, dialect.RecordTable, pause)
 }
 
 // ForgetRecords implements [tablequeue.Records].
-func (s *store) ForgetRecords(ctx context.Context, limit int) (int64, error) {
-	tag, err := s.execute(ctx, s.recordStatements.forget, limit)
-	return tag.RowsAffected(), s.failed(err, "remove ended records")
+func (rs *recordStore) ForgetRecords(ctx context.Context, limit int) (int64, error) {
+	tag, err := rs.execute(ctx, rs.statements.forget, limit)
+	return tag.RowsAffected(), rs.failed(err, "remove ended records")
 }
 
 // Records implements [tablequeue.Records].
-func (s *store) Records(ctx context.Context, p transport.RecordPage) ([]transport.Record, error) {
-	return s.selectRecords(ctx, s.recordStatements.page, escaped(p.Kind), escaped(p.After), p.Limit)
+func (rs *recordStore) Records(ctx context.Context, p transport.RecordPage) ([]transport.Record, error) {
+	return rs.selectRecords(ctx, rs.statements.page, escaped(p.Kind), escaped(p.After), p.Limit)
 }
 
 // Record implements [tablequeue.Records].
-func (s *store) Record(ctx context.Context, id transport.RecordID) (transport.Record, error) {
-	found, err := s.selectRecords(ctx, s.recordStatements.one, uuid.Text(id))
+func (rs *recordStore) Record(ctx context.Context, id transport.RecordID) (transport.Record, error) {
+	found, err := rs.selectRecords(ctx, rs.statements.one, uuid.Text(id))
 	if err != nil || len(found) == 0 {
 		return transport.Record{}, cmp.Or(err, transport.ErrNoRecord)
 	}
 	return found[0], nil
 }
 
-func (s *store) selectRecords(
+func (rs *recordStore) selectRecords(
 	ctx context.Context, text string, args ...any,
 ) ([]transport.Record, error) {
-	rows, err := s.query(ctx, s.writes, text, args...)
+	rows, err := rs.query(ctx, rs.writes, text, args...)
 	var found []transport.Record
 	if err == nil {
 		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (transport.Record, error) { return scanRecord(row) })
 	}
-	return found, s.failed(err, "read records")
+	return found, rs.failed(err, "read records")
 }
 
 const (
@@ -340,25 +347,25 @@ const (
 // InspectRecords implements [tablequeue.Records]. It counts the records of a small table, and
 // estimates those of a larger one from some of its pages: the oldest of those is a lower bound
 // then.
-func (s *store) InspectRecords(
+func (rs *recordStore) InspectRecords(
 	ctx context.Context, kind string,
 ) (stats transport.RecordStats, err error) {
 	var size int64
-	err = s.writes.QueryRow(ctx, `SELECT pg_relation_size(`+literal(s.records())+`::regclass)`).Scan(&size)
+	err = rs.writes.QueryRow(ctx, `SELECT pg_relation_size(`+literal(rs.recordTable())+`::regclass)`).Scan(&size)
 	if err != nil {
-		return stats, s.failed(err, "inspect records")
+		return stats, rs.failed(err, "inspect records")
 	}
-	text, args, factor := s.recordStatements.count, []any{escaped(kind)}, 1.0
+	text, args, factor := rs.statements.count, []any{escaped(kind)}, 1.0
 	if size > countedRecords {
 		factor = float64(size) / sampledRecords
-		text, args = s.recordStatements.sample, append(args, 100/factor)
+		text, args = rs.statements.sample, append(args, 100/factor)
 	}
 	var oldest int64
-	rows, err := s.query(ctx, s.writes, text, args...)
+	rows, err := rs.query(ctx, rs.writes, text, args...)
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, []any{&stats.Active, &stats.Ended, &oldest}, func() error { return nil })
 	}
 	stats.Active, stats.Ended = int64(float64(stats.Active)*factor), int64(float64(stats.Ended)*factor)
 	stats.Oldest = time.Duration(max(0, oldest)) * time.Microsecond
-	return stats, s.failed(err, "inspect records")
+	return stats, rs.failed(err, "inspect records")
 }

@@ -314,7 +314,7 @@ func TestSavesAreHeapOnlyUpdates(t *testing.T) {
 	tx2, err := w.sql.Begin(t.Context())
 	ok(t, err)
 	for version := int64(1); version <= 20; version++ {
-		_, err := tx2.Exec(t.Context(), s.recordStatements.save, "01000000-0000-0000-0000-000000000000", version, version+1,
+		_, err := tx2.Exec(t.Context(), s.recordStore.statements.save, "01000000-0000-0000-0000-000000000000", version, version+1,
 			int16(transport.RecordActive), fmt.Sprint(version), nil, time.Hour.Microseconds())
 		ok(t, err)
 	}

@@ -12,7 +12,7 @@ import (
 // numbers n, from 1, of the array's elements that hit a row, as a batch may have two leases of one
 // row. Durations are in microseconds.
 
-func (s *store) newTable(queue string) *table {
+func (s *schema) newTable(queue string) *table {
 	schema, plain := s.split(queue)
 	q := quote(schema, plain)
 	t := &table{name: queue, plain: plain, quoted: q}

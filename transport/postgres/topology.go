@@ -26,19 +26,26 @@ const (
 	progressEvery = 5 * time.Second
 )
 
+// installer is the part of a store that creates and removes tables.
+type installer struct {
+	*db
+	ddl     ddl
+	inboxes *inboxStore
+}
+
 // Install implements [tablequeue.Topology]. One process at a time installs.
-func (s *store) Install(ctx context.Context, plan transport.Plan) error {
+func (in *installer) Install(ctx context.Context, plan transport.Plan) error {
 	var err error
-	if s.adopts {
-		err = s.adopt(ctx, plan)
+	if in.adopts {
+		err = in.adopt(ctx, plan)
 	} else {
-		err = s.installing(ctx, func(tx pgx.Tx) error { return s.installIn(ctx, tx, plan) })
+		err = in.installing(ctx, func(tx pgx.Tx) error { return in.installIn(ctx, tx, plan) })
 	}
 	return failure(err, "install")
 }
 
-func (s *store) installIn(ctx context.Context, tx pgx.Tx, plan transport.Plan) error {
-	for _, step := range s.installation(plan) {
+func (in *installer) installIn(ctx context.Context, tx pgx.Tx, plan transport.Plan) error {
+	for _, step := range in.ddl.installation(plan) {
 		if err := run(ctx, tx, step.text); err != nil {
 			return fmt.Errorf("%s: %w", step.of, err)
 		}
@@ -48,10 +55,10 @@ func (s *store) installIn(ctx context.Context, tx pgx.Tx, plan transport.Plan) e
 
 // installing calls change in a transaction: again while that fails because another process
 // installs.
-func (s *store) installing(ctx context.Context, change func(pgx.Tx) error) error {
-	pause, wait := backoff.Backoff{Min: 20 * time.Millisecond, Max: time.Second}, s.waiting()
+func (in *installer) installing(ctx context.Context, change func(pgx.Tx) error) error {
+	pause, wait := backoff.Backoff{Min: 20 * time.Millisecond, Max: time.Second}, in.waiting()
 	for {
-		err := pgx.BeginFunc(ctx, s.writes, change)
+		err := pgx.BeginFunc(ctx, in.writes, change)
 		if code(err) != installerBusy {
 			return err
 		}
@@ -64,24 +71,24 @@ func (s *store) installing(ctx context.Context, change func(pgx.Tx) error) error
 
 // waiting returns a function that logs that an installer waits for another one, when it is time for
 // that.
-func (s *store) waiting() func(context.Context) {
+func (in *installer) waiting() func(context.Context) {
 	said := time.Now().Add(progressFirst - progressEvery)
 	return func(ctx context.Context) {
 		if time.Since(said) >= progressEvery {
 			said = time.Now()
-			s.log.WarnContext(ctx, "another installer is at work: waiting until it has ended", slog.String("schema", s.Schema))
+			in.log.WarnContext(ctx, "another installer is at work: waiting until it has ended", slog.String("schema", in.Schema))
 		}
 	}
 }
 
 // Remove implements [tablequeue.Topology].
-func (s *store) Remove(ctx context.Context, queues []string) error {
-	err := s.installing(ctx, func(tx pgx.Tx) error {
-		if err := run(ctx, tx, s.installLock(), lockTimeout); err != nil {
+func (in *installer) Remove(ctx context.Context, queues []string) error {
+	err := in.installing(ctx, func(tx pgx.Tx) error {
+		if err := run(ctx, tx, in.installLock(), lockTimeout); err != nil {
 			return err
 		}
 		for _, q := range queues {
-			if err := s.remove(ctx, tx, s.table(q)); err != nil {
+			if err := in.remove(ctx, tx, in.table(q)); err != nil {
 				return fmt.Errorf("queue %q: %w", q, err)
 			}
 		}
@@ -91,27 +98,27 @@ func (s *store) Remove(ctx context.Context, queues []string) error {
 		return failure(err, "remove queues")
 	}
 	for _, q := range queues {
-		s.table(q).foreign.Store(false)
+		in.table(q).foreign.Store(false)
 	}
 	return nil
 }
 
-func (s *store) remove(ctx context.Context, tx pgx.Tx, t *table) error {
-	if s.inboxState(ctx, tx, t.name) == nil {
+func (in *installer) remove(ctx context.Context, tx pgx.Tx, t *table) error {
+	if in.inboxes.inboxState(ctx, tx, t.name) == nil {
 		_, err := tx.Exec(ctx, `DROP TABLE `+t.quoted)
 		if err == nil {
-			_, err = tx.Exec(ctx, `DELETE FROM `+s.inboxes()+` WHERE name = $1`, t.name)
+			_, err = tx.Exec(ctx, `DELETE FROM `+in.inboxVersions()+` WHERE name = $1`, t.name)
 		}
 		return err
 	}
 	if err := unfit(ctx, tx, t); err != nil && !errors.Is(err, transport.ErrNoQueue) && !errors.Is(err, errOlder) {
 		return err
 	}
-	versions, subscriptions := s.versions(), s.subscribers()
+	versions, subscriptions := in.versions(), in.subscribers()
 	return run(
 		ctx, tx, `DROP TABLE IF EXISTS `+t.quoted,
 		when(regclass(versions)+` IS NOT NULL`, `DELETE FROM `+versions+` WHERE name = `+literal(t.name)),
-		when(regclass(subscriptions.table)+` IS NOT NULL`, subscriptions.forget+literal(s.subscriber(t.name))),
+		when(regclass(subscriptions.table)+` IS NOT NULL`, subscriptions.forget+literal(in.subscriber(t.name))),
 	)
 }
 
@@ -124,17 +131,23 @@ func run(ctx context.Context, tx pgx.Tx, texts ...string) error {
 	return nil
 }
 
+// inspector is the part of a store that looks at tables.
+type inspector struct {
+	*db
+	routingAsked atomic.Bool
+}
+
 type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 // Inspect implements [tablequeue.Topology].
-func (s *store) Inspect(ctx context.Context, queue string) (transport.QueueStats, error) {
-	t := s.table(queue)
+func (in *inspector) Inspect(ctx context.Context, queue string) (transport.QueueStats, error) {
+	t := in.table(queue)
 	st := transport.QueueStats{Name: t.name}
 	const live = ` WHERE expires IS NULL OR expires > now() AT TIME ZONE 'UTC'`
 	var oldest int64
-	err := s.writes.QueryRow(ctx, `SELECT
+	err := in.writes.QueryRow(ctx, `SELECT
 	count(*) FILTER (WHERE visible_at <= now()),
 	count(*) FILTER (WHERE visible_at > now() AND lease_id IS NOT NULL),
 	count(*) FILTER (WHERE visible_at > now() AND lease_id IS NULL),
@@ -145,25 +158,32 @@ FROM `+t.quoted+live).Scan(&st.Ready, &st.Unsettled, &st.Delayed, &oldest)
 	case err == nil:
 		t.takesRows.Store(true)
 	case code(err) == undefinedColumn: // a foreign table
-		err = s.writes.QueryRow(ctx, `SELECT count(*) FROM `+t.quoted+live).Scan(&st.Ready)
+		err = in.writes.QueryRow(ctx, `SELECT count(*) FROM `+t.quoted+live).Scan(&st.Ready)
 	}
-	return st, s.failed(err, "inspect queue %q", queue)
+	return st, in.failed(err, "inspect queue %q", queue)
 }
 
 // List implements [tablequeue.Topology]. Queues are the tables that have the columns of one.
-func (s *store) List(ctx context.Context) ([]string, error) {
-	rows, _ := s.writes.Query(ctx, `SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+func (in *inspector) List(ctx context.Context) ([]string, error) {
+	rows, _ := in.writes.Query(ctx, `SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relkind IN ('r', 'p') AND 3 = (SELECT count(*) FROM pg_attribute a
 	WHERE a.attrelid = c.oid AND a.attname IN ('visible_at', 'delivery_count', 'lease_id'))
-ORDER BY 1`, s.Schema) // an error is that of rows too
+ORDER BY 1`, in.Schema) // an error is that of rows too
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	for i := range names {
-		names[i] = s.shortName(s.Schema, names[i])
+		names[i] = in.shortName(in.Schema, names[i])
 	}
 	return names, failure(err, "list queues")
 }
 
-var _ transport.Addresser = (*store)(nil)
+// schema is the tables of a database schema, by the names of their queues.
+type schema struct {
+	dialect.Settings
+	adopts bool                 // the installer takes over tables of NServiceBus
+	tables dialect.Memo[*table] // by queue
+}
+
+var _ transport.Addresser = (*schema)(nil)
 
 // errAddress is why text that begins with a quotation mark is no queue. NServiceBus quotes the
 // names of tables too.
@@ -172,7 +192,7 @@ var errAddress = errors.New(`it begins with a quotation mark, so it must be an a
 
 // parse returns the schema and the table of a queue. Text that does not begin with a quotation mark
 // is the name of a table in the store's schema, also with dots.
-func (s *store) parse(queue string) (schema, table string, err error) {
+func (s *schema) parse(queue string) (schema, table string, err error) {
 	schema, table = s.Schema, queue
 	if strings.HasPrefix(queue, `"`) {
 		var ok bool
@@ -184,7 +204,7 @@ func (s *store) parse(queue string) (schema, table string, err error) {
 }
 
 // unquote reads an address.
-func (s *store) unquote(address string) (schema, table string, ok bool) {
+func (s *schema) unquote(address string) (schema, table string, ok bool) {
 	first, rest, ok := dialect.Unquote(address, '"', '"')
 	if !ok || rest == "" {
 		return s.Schema, first, ok
@@ -196,7 +216,7 @@ func (s *store) unquote(address string) (schema, table string, ok bool) {
 
 // split is parse for a queue that Check has passed, or that the store itself has listed: versions
 // before addresses took any text for the name of a table.
-func (s *store) split(queue string) (schema, table string) {
+func (s *schema) split(queue string) (schema, table string) {
 	schema, table, err := s.parse(queue)
 	if err != nil {
 		return s.Schema, queue
@@ -205,7 +225,7 @@ func (s *store) split(queue string) (schema, table string) {
 }
 
 // shortName returns the name of the queue with that table.
-func (s *store) shortName(schema, table string) string {
+func (s *schema) shortName(schema, table string) string {
 	switch {
 	case schema != s.Schema:
 		return quote(schema, table)
@@ -216,7 +236,7 @@ func (s *store) shortName(schema, table string) string {
 }
 
 // Address implements [transport.Addresser]: "schema"."table".
-func (s *store) Address(queue string) string {
+func (s *schema) Address(queue string) string {
 	schema, table, err := s.parse(queue)
 	if err != nil {
 		return queue
@@ -226,7 +246,7 @@ func (s *store) Address(queue string) string {
 
 // ShortName implements [transport.Addresser]: the table, with its schema where that is not the
 // store's.
-func (s *store) ShortName(address string) string {
+func (s *schema) ShortName(address string) string {
 	if !strings.HasPrefix(address, `"`) {
 		return address
 	}
@@ -279,7 +299,7 @@ func truncated(name string, n int) string { return strings.ToValidUTF8(name[:min
 func quote(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
 
 // Check implements [tablequeue.Queues].
-func (s *store) Check(queue string) error {
+func (s *schema) Check(queue string) error {
 	if _, known := s.tables.Load(queue); known {
 		return nil
 	}
@@ -294,12 +314,15 @@ func (s *store) Check(queue string) error {
 }
 
 // table returns the table of a queue, whose name Check has passed.
-func (s *store) table(queue string) *table {
+func (s *schema) table(queue string) *table {
 	if t, ok := s.tables.Load(queue); ok {
 		return t
 	}
 	return s.tables.Add(queue, s.newTable(queue))
 }
+
+// subscriptions is the part of a store with the table of subscriptions.
+type subscriptions struct{ *db }
 
 // subscribers is the table of subscriptions with its statements. Their parameters are @queue, the
 // address by which the table names a queue, @endpoint and @types.
@@ -307,7 +330,7 @@ type subscribers struct{ table, columns, add, remove, all, forget string }
 
 // subscribers returns the driver's own table, or one of NServiceBus's shape, which is shared with
 // its endpoints and has the endpoint in its key.
-func (s *store) subscribers() subscribers {
+func (s *schema) subscribers() subscribers {
 	if s.Routing == "" {
 		t := quote(s.Schema, dialect.SubscriptionTable)
 		return subscribers{
@@ -337,7 +360,7 @@ ON CONFLICT (endpoint, topic) DO UPDATE SET queueaddress = excluded.queueaddress
 }
 
 // subscriber returns the name of a queue in the table of subscriptions.
-func (s *store) subscriber(queue string) string {
+func (s *schema) subscriber(queue string) string {
 	if s.Routing == "" {
 		return queue
 	}
@@ -345,23 +368,23 @@ func (s *store) subscriber(queue string) string {
 }
 
 // Subscribe implements [tablequeue.Subscriptions].
-func (s *store) Subscribe(ctx context.Context, queue string, types []string) error {
+func (s *subscriptions) Subscribe(ctx context.Context, queue string, types []string) error {
 	return noSubscriptions(s.subscription(ctx, s.subscribers().add, queue, types), "subscribe queue %q", queue)
 }
 
 // Unsubscribe implements [tablequeue.Subscriptions].
-func (s *store) Unsubscribe(ctx context.Context, queue string, types []string) error {
+func (s *subscriptions) Unsubscribe(ctx context.Context, queue string, types []string) error {
 	return noSubscriptions(s.subscription(ctx, s.subscribers().remove, queue, types), "unsubscribe queue %q", queue)
 }
 
-func (s *store) subscription(ctx context.Context, text, queue string, types []string) error {
+func (s *subscriptions) subscription(ctx context.Context, text, queue string, types []string) error {
 	args := pgx.NamedArgs{"queue": s.subscriber(queue), "endpoint": cmp.Or(s.Endpoint, queue), "types": types}
 	_, err := s.writes.Exec(ctx, text, args)
 	return err
 }
 
 // Subscriptions implements [tablequeue.Subscriptions].
-func (s *store) Subscriptions(ctx context.Context) ([]tablequeue.Subscription, error) {
+func (s *subscriptions) Subscriptions(ctx context.Context) ([]tablequeue.Subscription, error) {
 	rows, _ := s.writes.Query(ctx, s.subscribers().all) // an error is that of rows too
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[tablequeue.Subscription])
 	for i := range all {
@@ -384,7 +407,7 @@ const theirRouting = "SubscriptionRouting"
 
 // unsharedRouting returns the expression that is true if the schema has a table of subscriptions of
 // NServiceBus, which the driver does not use.
-func (s *store) unsharedRouting() string {
+func (s *schema) unsharedRouting() string {
 	return fmt.Sprintf("%t AND %s IS NOT NULL", s.Routing == "", regclass(quote(s.Schema, theirRouting)))
 }
 
@@ -392,41 +415,41 @@ const routingAdvice = "the schema has a table SubscriptionRouting, as NServiceBu
 	"no event crosses between these endpoints and those of NServiceBus. Set it to \"SubscriptionRouting\" in every endpoint"
 
 // warnOfRouting logs once that a table of subscriptions of NServiceBus is not used.
-func (s *store) warnOfRouting(ctx context.Context) error {
-	if s.Routing != "" || !s.routingAsked.CompareAndSwap(false, true) {
+func (in *inspector) warnOfRouting(ctx context.Context) error {
+	if in.Routing != "" || !in.routingAsked.CompareAndSwap(false, true) {
 		return nil
 	}
 	var unshared bool
-	err := s.writes.QueryRow(ctx, "SELECT "+s.unsharedRouting(), pgx.QueryExecModeExec).Scan(&unshared)
+	err := in.writes.QueryRow(ctx, "SELECT "+in.unsharedRouting(), pgx.QueryExecModeExec).Scan(&unshared)
 	if err != nil {
-		s.routingAsked.Store(false)
+		in.routingAsked.Store(false)
 		return err
 	}
 	if unshared {
-		s.log.WarnContext(ctx, "events of NServiceBus are not subscribed to", slog.String("reason", routingAdvice))
+		in.log.WarnContext(ctx, "events of NServiceBus are not subscribed to", slog.String("reason", routingAdvice))
 	}
 	return nil
 }
 
 // DueForSweep implements [tablequeue.Sweeper]. The first process that marks a due queue sweeps it.
-func (s *store) DueForSweep(ctx context.Context) ([]string, error) {
-	versions := s.versions()
-	rows, _ := s.writes.Query(ctx, `UPDATE `+versions+` SET swept_at = now() WHERE name IN (
+func (in *inspector) DueForSweep(ctx context.Context) ([]string, error) {
+	versions := in.versions()
+	rows, _ := in.writes.Query(ctx, `UPDATE `+versions+` SET swept_at = now() WHERE name IN (
 	SELECT name FROM `+versions+` WHERE swept_at <= now() - $1::bigint * interval '1 microsecond' FOR UPDATE SKIP LOCKED
 ) RETURNING name`, tablequeue.SweepPause.Microseconds()) // an error is that of rows too
 	queues, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	return queues, s.failed(err, "look for expired rows")
+	return queues, in.failed(err, "look for expired rows")
 }
 
 // SweepSome implements [tablequeue.Sweeper].
-func (s *store) SweepSome(ctx context.Context, queue string) (int64, error) {
-	tag, err := s.execute(ctx, s.table(queue).sweep)
-	return tag.RowsAffected(), s.failed(err, "remove expired rows of queue %q", queue)
+func (in *inspector) SweepSome(ctx context.Context, queue string) (int64, error) {
+	tag, err := in.execute(ctx, in.table(queue).sweep)
+	return tag.RowsAffected(), in.failed(err, "remove expired rows of queue %q", queue)
 }
 
 // Now implements [tablequeue.Timed].
-func (s *store) Now(ctx context.Context) (time.Time, error) {
+func (d *db) Now(ctx context.Context) (time.Time, error) {
 	var micros int64 // which no setting of a session formats
-	err := s.writes.QueryRow(ctx, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`).Scan(&micros)
-	return time.UnixMicro(micros), s.failed(err, "read the clock")
+	err := d.writes.QueryRow(ctx, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`).Scan(&micros)
+	return time.UnixMicro(micros), d.failed(err, "read the clock")
 }

@@ -11,7 +11,7 @@ import (
 
 func TestEveryFormOfAnAddressIsOneQueue(t *testing.T) {
 	t.Parallel()
-	s := &store{settings: settings{Settings: dialect.Settings{Schema: "shop"}}}
+	s := newStore(settings{Settings: dialect.Settings{Schema: "shop"}})
 	for form, want := range map[string]struct{ address, name string }{
 		"sales":              {`"shop"."sales"`, "sales"},
 		`"sales"`:            {`"shop"."sales"`, "sales"},
@@ -46,7 +46,7 @@ func TestEveryFormOfAnAddressIsOneQueue(t *testing.T) {
 
 func TestAMalformedAddressIsNoQueue(t *testing.T) {
 	t.Parallel()
-	s := &store{settings: settings{Settings: dialect.Settings{Schema: "shop"}}}
+	s := newStore(settings{Settings: dialect.Settings{Schema: "shop"}})
 	for _, bad := range []string{
 		`"`, `""`, `"a`, `"a""`, `""."a"`, `"a".""`, `"a".`, `"a".b`, `"a"b`, `"a""b`, `"a"."b`, `"a"."b"."c"`, `"a"."b"c`, `"a" . "b"`, `"a"."b" `,
 		`"a"; DROP TABLE b; --`, "\"a\"\x00.\"b\"", "\"a\"\x00", "\"a\x00\".\"b\"", "\"a\".\"\xff\"",
@@ -65,7 +65,7 @@ func TestAMalformedAddressIsNoQueue(t *testing.T) {
 func FuzzAddress(f *testing.F) {
 	f.Add(`"shop"."Go.Peer"`)
 	f.Add(`"a""b"`)
-	s := &store{settings: settings{Settings: dialect.Settings{Schema: "shop"}}}
+	s := newStore(settings{Settings: dialect.Settings{Schema: "shop"}})
 	f.Fuzz(func(t *testing.T, text string) {
 		schema, table, err := s.parse(text)
 		for _, form := range []string{s.Address(text), s.ShortName(text)} {

@@ -35,8 +35,11 @@ const storage = `fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovac
 	autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
 	toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off`
 
+// ddl composes the statements of the installer.
+type ddl struct{ *schema }
+
 // versions returns the table of versions.
-func (s *store) versions() string { return quote(s.Schema, dialect.VersionTable) }
+func (s *schema) versions() string { return quote(s.Schema, dialect.VersionTable) }
 
 // tableDDL returns the statement that creates a queue's table. Its first five columns are those of
 // NServiceBus's queue tables, with the time in UTC, so that its endpoints can send to it and read
@@ -73,7 +76,7 @@ func uniqueID(t *table) string {
 
 // hasTimers returns the condition that a queue's table has what named rows need. The index is
 // created after the column.
-func (s *store) hasTimers(t *table) string {
+func (s *schema) hasTimers(t *table) string {
 	schema, _ := s.split(t.name)
 	return `to_regclass(` + literal(quote(schema)+"."+indexName(t, nameIndex)) + `) IS NOT NULL`
 }
@@ -83,8 +86,8 @@ const nameIndex = "_name_key"
 // installTimers returns the statement that adds to a queue's table what named rows need. It only
 // adds, and the names of other rows are null, so that programs of the version before keep working
 // on the table.
-func (s *store) installTimers(t *table) string {
-	return when(`NOT `+s.hasTimers(t)+` AND EXISTS (
+func (d *ddl) installTimers(t *table) string {
+	return when(`NOT `+d.hasTimers(t)+` AND EXISTS (
 	SELECT FROM pg_attribute WHERE attrelid = `+regclass(t.quoted)+` AND attname = 'lease_id' AND NOT attisdropped)`,
 		`ALTER TABLE `+t.quoted+` ADD COLUMN IF NOT EXISTS name uuid;
 CREATE UNIQUE INDEX `+indexName(t, nameIndex)+` ON `+t.quoted+` (name) WHERE name IS NOT NULL`)
@@ -104,14 +107,14 @@ END IF`),
 }
 
 // versioned returns the statement that stores the version of a queue's table.
-func (s *store) versioned(t *table, version int) string {
+func (s *schema) versioned(t *table, version int) string {
 	return `INSERT INTO ` + s.versions() + ` (name, version) VALUES (` + literal(t.name) + `, ` + strconv.Itoa(version) + `)
 ON CONFLICT (name) DO UPDATE SET version = excluded.version`
 }
 
 // versionOf returns the expression for the version of a queue's table that exists. A table without
 // a version is of the first that had its type of id.
-func (s *store) versionOf(t *table) string {
+func (s *schema) versionOf(t *table) string {
 	return `coalesce((SELECT version FROM ` + s.versions() + ` WHERE name = ` + literal(t.name) + `),
 	(SELECT CASE WHEN atttypid = 'uuid'::regtype THEN ` + strconv.Itoa(tableVersion) + ` ELSE 1 END FROM pg_attribute
 		WHERE attrelid = ` + regclass(t.quoted) + ` AND attname = 'id' AND NOT attisdropped), 1)`
@@ -144,18 +147,18 @@ const installerBusy = "HF001"
 // installLock returns the statement that fails with installerBusy while another process installs in
 // the schema. It does not wait: a transaction that waits keeps indexes from being created
 // concurrently.
-func (s *store) installLock() string {
+func (s *schema) installLock() string {
 	return when(`NOT pg_try_advisory_xact_lock(`+s.installKey()+`)`, s.busy())
 }
 
 // busy returns the statement that fails because another process installs.
-func (s *store) busy() string {
+func (s *schema) busy() string {
 	return `RAISE EXCEPTION USING ERRCODE = '` + installerBusy + `', MESSAGE = ` +
 		literal("another installer is at work in schema "+quote(s.Schema)+": run this again")
 }
 
 // installKey returns the expression for the key of the advisory lock that installers take.
-func (s *store) installKey() string {
+func (s *schema) installKey() string {
 	return `hashtextextended(` + literal("holdfast install "+s.Schema) + `, 0)`
 }
 
@@ -189,13 +192,13 @@ type step struct{ of, text string }
 
 // installation returns the statements that create the missing parts of plan and migrate older ones.
 // Where there is nothing to do they need no right to create.
-func (s *store) installation(plan transport.Plan) []step {
-	schema, versions, subs := quote(s.Schema), s.versions(), s.subscribers()
+func (d *ddl) installation(plan transport.Plan) []step {
+	schema, versions, subs := quote(d.Schema), d.versions(), d.subscribers()
 	steps := []step{
 		{"strings", `SET LOCAL standard_conforming_strings = on`},
-		{"wait for another installer", s.installLock()},
+		{"wait for another installer", d.installLock()},
 		{"lock timeout", lockTimeout},
-		{fmt.Sprintf("schema %q", s.Schema), when(`to_regnamespace(`+literal(schema)+`) IS NULL`, `CREATE SCHEMA `+schema)},
+		{fmt.Sprintf("schema %q", d.Schema), when(`to_regnamespace(`+literal(schema)+`) IS NULL`, `CREATE SCHEMA `+schema)},
 		{"subscriptions", when(regclass(subs.table)+` IS NULL`, `CREATE TABLE `+subs.table+subs.columns)},
 		{"versions", when(regclass(versions)+` IS NULL`, `CREATE TABLE `+versions+` (
 	name text PRIMARY KEY,
@@ -204,30 +207,30 @@ func (s *store) installation(plan transport.Plan) []step {
 )`)},
 	}
 	for _, q := range plan.Queues {
-		steps = append(steps, step{fmt.Sprintf("queue %q", q.Name), s.installQueue(s.table(q.Name), q.Shared)})
+		steps = append(steps, step{fmt.Sprintf("queue %q", q.Name), d.installQueue(d.table(q.Name), q.Shared)})
 		if q.Timers {
-			steps = append(steps, step{fmt.Sprintf("timers of queue %q", q.Name), s.installTimers(s.table(q.Name))})
+			steps = append(steps, step{fmt.Sprintf("timers of queue %q", q.Name), d.installTimers(d.table(q.Name))})
 		}
 	}
 	for _, inbox := range plan.Inboxes {
-		steps = append(steps, s.installInbox(inbox)...)
+		steps = append(steps, d.installInbox(inbox)...)
 	}
 	if len(plan.Records) > 0 {
-		steps = append(steps, s.installRecords()...)
+		steps = append(steps, d.installRecords()...)
 	}
 	return steps
 }
 
 // installQueue returns the statement that creates a queue's table, or migrates one of the first
 // version. A foreign table stays as it is, and so does one whose id is text.
-func (s *store) installQueue(t *table, shared bool) string {
-	create := append([]string{tableDDL(t), s.versioned(t, tableVersion)}, indexes(t)...)
+func (d *ddl) installQueue(t *table, shared bool) string {
+	create := append([]string{tableDDL(t), d.versioned(t, tableVersion)}, indexes(t)...)
 	if shared {
 		create = append(create, uniqueID(t))
 	}
-	migrate := append(migration(t), s.versioned(t, textVersion))
+	migrate := append(migration(t), d.versioned(t, textVersion))
 	incomplete := `RAISE EXCEPTION '%', ` + literal(errAdopting.Error())
-	if s.adopts { // which completes it
+	if d.adopts { // which completes it
 		incomplete = `NULL`
 	}
 	return do(`IF ` + regclass(t.quoted) + ` IS NULL THEN
@@ -235,12 +238,12 @@ func (s *store) installQueue(t *table, shared bool) string {
 ELSIF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = ` + regclass(t.quoted) + ` AND attname = 'lease_id' AND NOT attisdropped) THEN
 	RAISE NOTICE 'queue % is a table of another kind, such as one of NServiceBus: it is left as it is', ` + literal(t.name) + `;
 ELSE
-	CASE ` + s.versionOf(t) + `
+	CASE ` + d.versionOf(t) + `
 WHEN 1 THEN
 ` + strings.Join(migrate, ";\n") + `;
 WHEN ` + fmt.Sprintf("%d, %d", textVersion, tableVersion) + ` THEN NULL;
 WHEN ` + strconv.Itoa(adoptingVersion) + ` THEN ` + incomplete + `;
-	ELSE RAISE EXCEPTION 'its table is of version %, this program knows those up to ` + strconv.Itoa(tableVersion) + `: update this program', ` + s.versionOf(t) + `;
+	ELSE RAISE EXCEPTION 'its table is of version %, this program knows those up to ` + strconv.Itoa(tableVersion) + `: update this program', ` + d.versionOf(t) + `;
 	END CASE;
 END IF`)
 }
@@ -254,7 +257,7 @@ func (p *Transport) Script(plan transport.Plan) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	s := &store{settings: set}
+	s := newStore(set)
 	plan.Queues = slices.Clone(plan.Queues)
 	for i := range plan.Queues {
 		q := &plan.Queues[i]
@@ -269,16 +272,16 @@ func (p *Transport) Script(plan transport.Plan) (string, error) {
 		}
 	}
 	if s.adopts {
-		return s.adoptScript(plan), nil
+		return s.ddl.adoptScript(plan), nil
 	}
 	var b strings.Builder
-	s.writeInstallation(&b, plan)
+	s.ddl.writeInstallation(&b, plan)
 	return b.String(), nil
 }
 
-func (s *store) writeInstallation(b *strings.Builder, plan transport.Plan) {
+func (d *ddl) writeInstallation(b *strings.Builder, plan transport.Plan) {
 	b.WriteString("BEGIN;\n")
-	for _, step := range s.installation(plan) {
+	for _, step := range d.installation(plan) {
 		b.WriteString(step.text + ";\n")
 	}
 	b.WriteString("COMMIT;\n")
@@ -297,26 +300,26 @@ type examined struct {
 	Theirs  bool // NServiceBus's table of subscriptions is in the schema, and not used
 }
 
-func (s *store) examination(t *table) string {
+func (in *inspector) examination(t *table) string {
 	sequence := `pg_get_serial_sequence(` + literal(t.quoted) + `, 'seq')::regclass`
-	return `SELECT ` + isOurs(t) + `, ` + idIs(t, "text") + `, ` + uniqueColumn(t, "id") + `, ` + isAdopted(t) + `, ` + s.hasTimers(t) + `,
+	return `SELECT ` + isOurs(t) + `, ` + idIs(t, "text") + `, ` + uniqueColumn(t, "id") + `, ` + isAdopted(t) + `, ` + in.hasTimers(t) + `,
 	greatest(coalesce((SELECT max(seq) FROM ` + t.quoted + `), 0),
 		CASE WHEN has_sequence_privilege(` + sequence + `, 'USAGE, SELECT') THEN pg_sequence_last_value(` + sequence + `) END),
 	least((SELECT CASE WHEN atttypid = 'integer'::regtype THEN 2147483647 ELSE 9223372036854775807 END FROM pg_attribute
 		WHERE attrelid = ` + regclass(t.quoted) + ` AND attname = 'seq'), (SELECT seqmax FROM pg_sequence WHERE seqrelid = ` + sequence + `)),
-	` + filters(regclass(t.quoted)) + `, ` + s.unsharedRouting()
+	` + filters(regclass(t.quoted)) + `, ` + in.unsharedRouting()
 }
 
-func (s *store) examine(ctx context.Context, t *table) (examined, error) {
-	rows, _ := s.writes.Query(ctx, s.examination(t), pgx.QueryExecModeExec) // an error is that of rows too
+func (in *inspector) examine(ctx context.Context, t *table) (examined, error) {
+	rows, _ := in.writes.Query(ctx, in.examination(t), pgx.QueryExecModeExec) // an error is that of rows too
 	e, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[examined])
-	return e, s.failed(err, "look at queue %q", t.name)
+	return e, in.failed(err, "look at queue %q", t.name)
 }
 
 // Examine implements [tablequeue.Examiner].
-func (s *store) Examine(ctx context.Context, q transport.Queue) ([]tablequeue.Remark, error) {
-	t := s.table(q.Name)
-	e, err := s.examine(ctx, t)
+func (in *inspector) Examine(ctx context.Context, q transport.Queue) ([]tablequeue.Remark, error) {
+	t := in.table(q.Name)
+	e, err := in.examine(ctx, t)
 	if err != nil {
 		return nil, err
 	}
@@ -326,9 +329,9 @@ func (s *store) Examine(ctx context.Context, q transport.Queue) ([]tablequeue.Re
 	var all []tablequeue.Remark
 	differs := func(text string) { all = append(all, tablequeue.Remark{State: transport.Differs, Text: text}) }
 	if !e.Ours && !q.Shared {
-		refused, err := s.refused(ctx, t)
+		refused, err := in.refused(ctx, t)
 		if err != nil {
-			return nil, s.failed(err, "look at queue %q", q.Name)
+			return nil, in.failed(err, "look at queue %q", q.Name)
 		}
 		if refused != "" {
 			differs(refused)
@@ -378,9 +381,9 @@ func (e examined) nearEnd() string {
 }
 
 // Warnings implements [tablequeue.Warner].
-func (s *store) Warnings(ctx context.Context, queues []string) (all []string, err error) {
+func (in *inspector) Warnings(ctx context.Context, queues []string) (all []string, err error) {
 	for _, q := range queues {
-		e, err := s.examine(ctx, s.table(q))
+		e, err := in.examine(ctx, in.table(q))
 		if err != nil {
 			return all, err
 		}
@@ -419,7 +422,7 @@ const filtersFor = time.Minute
 // lookAtFilters finds the filters of the tables that groups insert into, unless they were looked at
 // a short time ago. The inserts into a table with filters are counted. A failure of the query is
 // one of the next statement too.
-func (s *store) lookAtFilters(ctx context.Context, groups []*group) {
+func (w *writer) lookAtFilters(ctx context.Context, groups []*group) {
 	now := time.Now()
 	var tables []*table
 	for _, g := range groups {
@@ -436,7 +439,7 @@ func (s *store) lookAtFilters(ctx context.Context, groups []*group) {
 		}
 		var filtered bool
 		i := 0
-		rows, _ := s.writes.Query(ctx, `SELECT `+filters(`to_regclass(q.name)`)+` <> '' FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n`, names)
+		rows, _ := w.writes.Query(ctx, `SELECT `+filters(`to_regclass(q.name)`)+` <> '' FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n`, names)
 		_, err := pgx.ForEachRow(rows, []any{&filtered}, func() error {
 			tables[i].filtered.Store(filtered)
 			i++
@@ -446,7 +449,7 @@ func (s *store) lookAtFilters(ctx context.Context, groups []*group) {
 			t.filtersAt.Store(0)
 		}
 		if err != nil {
-			s.log.DebugContext(ctx, "tables cannot be looked at for triggers", slog.Any("error", err))
+			w.log.DebugContext(ctx, "tables cannot be looked at for triggers", slog.Any("error", err))
 		}
 	}
 	for _, g := range groups {
@@ -494,16 +497,16 @@ func unskipped(outs []*out, param int) string {
 }
 
 // warnOfFilters logs the filters of a queue's table, once for each table.
-func (s *store) warnOfFilters(ctx context.Context, t *table) error {
+func (in *inspector) warnOfFilters(ctx context.Context, t *table) error {
 	var found string
-	row := s.writes.QueryRow(ctx, "SELECT "+filters(regclass(t.quoted)), pgx.QueryExecModeExec)
+	row := in.writes.QueryRow(ctx, "SELECT "+filters(regclass(t.quoted)), pgx.QueryExecModeExec)
 	if err := row.Scan(&found); err != nil {
 		return err
 	}
 	t.filtered.Store(found != "")
 	t.filtersAt.Store(time.Now().UnixNano())
 	if text := filterWarning(found); text != "" && t.filtersLogged.CompareAndSwap(false, true) {
-		s.log.WarnContext(ctx, "a queue's table may keep messages out", slog.String("queue", t.name), slog.String("reason", text))
+		in.log.WarnContext(ctx, "a queue's table may keep messages out", slog.String("queue", t.name), slog.String("reason", text))
 	}
 	return nil
 }

@@ -17,9 +17,59 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
+// transactions are the transactions of a store in which handlers write.
+type transactions struct {
+	*db
+	writer    *writer
+	records   *recordStore
+	inspector *inspector
+	txs       slots   // MaxTx of them, where the handlers' pool is the caller's; else nil
+	sockets   sockets // of the handlers' pool
+	told      told    // the traces that handlers have left in their sessions
+
+	mu   sync.Mutex // guards open
+	open map[*handlerTx]struct{}
+}
+
+// connect opens the handlers' pool, unless the caller has given a pool.
+func (ts *transactions) connect(ctx context.Context, cfg *pgxpool.Config, name string) (err error) {
+	if ts.callers != nil {
+		ts.handlers, ts.txs = ts.callers, make(slots, ts.MaxTx)
+		return nil
+	}
+	own := poolConfig(cfg, name+" handlers", ts.MaxTx)
+	own.ConnConfig.DialFunc = ts.sockets.dial(own.ConnConfig.DialFunc)
+	if ts.handlers, err = pgxpool.NewWithConfig(ctx, own); err != nil {
+		return fmt.Errorf("postgres: %w", err)
+	}
+	return nil
+}
+
+// abort ends all transactions. Begin then fails.
+func (ts *transactions) abort() {
+	ts.mu.Lock()
+	txs := ts.open
+	ts.open = nil
+	ts.mu.Unlock()
+	for tx := range txs {
+		if conn := tx.take(); conn != nil { // which the handler may be using
+			_ = conn.Hijack().PgConn().Conn().Close()
+			ts.freeSlot()
+		}
+	}
+}
+
+// disconnect closes the handlers' pool, unless the pool is the caller's.
+func (ts *transactions) disconnect() {
+	defer time.AfterFunc(goodbye, ts.sockets.cut).Stop()
+	if ts.callers == nil {
+		ts.handlers.Close()
+	}
+}
+
 // handlerTx is a transaction with its connection, in which a delivery is completed.
 type handlerTx struct {
-	store  *store
+	of     *transactions
 	user   userTx
 	before *reports // of the session
 
@@ -29,37 +79,37 @@ type handlerTx struct {
 
 // Begin implements [tablequeue.Transactions]. It waits for a connection. The transaction begins
 // with its first statement.
-func (s *store) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
-	conn, err := s.acquire(ctx)
+func (ts *transactions) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
+	conn, err := ts.acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: begin: %w", err)
 	}
-	s.standby.look(conn.Conn())
-	h := &handlerTx{store: s, conn: conn, user: userTx{conn: conn.Conn()}, before: reportsOf(conn.Conn(), s.address.pool)}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.open == nil { // Close has ended the others
-		s.putBack(conn)
+	ts.standby.look(conn.Conn())
+	h := &handlerTx{of: ts, conn: conn, user: userTx{conn: conn.Conn()}, before: reportsOf(conn.Conn(), ts.address.pool)}
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if ts.open == nil { // Close has ended the others
+		ts.putBack(conn)
 		return nil, transport.ErrClosed
 	}
-	s.open[h] = struct{}{}
+	ts.open[h] = struct{}{}
 	return h, nil
 }
 
 // acquire takes a connection for a handler's transaction. Of a caller's pool it leaves the rest to
 // claims and writes: a handler that sends outside its transaction would otherwise wait for
 // connections that only handlers have.
-func (s *store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
-	if err := s.txs.take(ctx); err != nil {
+func (ts *transactions) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	if err := ts.txs.take(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.slots.take(ctx); err != nil {
-		s.txs.free()
+	if err := ts.slots.take(ctx); err != nil {
+		ts.txs.free()
 		return nil, err
 	}
-	conn, err := s.handlers.Acquire(ctx)
+	conn, err := ts.handlers.Acquire(ctx)
 	if err != nil {
-		s.freeSlot()
+		ts.freeSlot()
 	}
 	return conn, err
 }
@@ -67,22 +117,22 @@ func (s *store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 // putBack returns the connection. If the handler has left something in its session, the connection
 // is closed.
 func (h *handlerTx) putBack(ctx context.Context, conn *pgxpool.Conn) {
-	if !h.store.address.pooled { // a proxy may have switched the session
+	if !h.of.address.pooled { // a proxy may have switched the session
 		h.user.compare(h.before, conn.Conn())
 	}
-	h.store.clear(ctx, conn.Conn(), h.user.traces)
-	h.store.putBack(conn)
+	h.of.clear(ctx, conn.Conn(), h.user.traces)
+	h.of.putBack(conn)
 }
 
 // putBack returns a connection that acquire took.
-func (s *store) putBack(conn *pgxpool.Conn) {
+func (ts *transactions) putBack(conn *pgxpool.Conn) {
 	conn.Release() // which closes it unless the transaction has ended
-	s.freeSlot()
+	ts.freeSlot()
 }
 
-func (s *store) freeSlot() {
-	s.slots.free()
-	s.txs.free()
+func (ts *transactions) freeSlot() {
+	ts.slots.free()
+	ts.txs.free()
 }
 
 // slots bounds a number of connections. nil is no bound.
@@ -112,9 +162,9 @@ func (h *handlerTx) take() *pgxpool.Conn {
 	conn := h.conn
 	h.conn = nil
 	h.mu.Unlock()
-	h.store.mu.Lock()
-	delete(h.store.open, h)
-	h.store.mu.Unlock()
+	h.of.mu.Lock()
+	delete(h.of.open, h)
+	h.of.mu.Unlock()
 	return conn
 }
 
@@ -142,10 +192,10 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 		return fmt.Errorf("postgres: commit: %w", errEndedByUser)
 	}
 	units := []*tablequeue.Unit{u}
-	err := h.store.detector.Once(ctx, units, func() error {
-		err := h.store.detector.CheckDelays(units)
+	err := h.of.writer.detector.Once(ctx, units, func() error {
+		err := h.of.writer.detector.CheckDelays(units)
 		if err == nil {
-			err = timerless(h.store.sent(h.store.commit(ctx, conn.Conn(), &h.user, u)), u)
+			err = timerless(h.of.sent(h.of.commit(ctx, conn.Conn(), &h.user, u)), u)
 		}
 		if err != nil && !conn.Conn().IsClosed() {
 			_, _ = conn.Exec(ctx, "rollback")
@@ -153,7 +203,7 @@ func (h *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 		return err
 	})
 	if !errors.Is(err, errWrites) {
-		u.Lost, u.Handled = code(err) == divisionByZero, u.Key != nil && h.store.table(u.Inbox).recordedBefore(err)
+		u.Lost, u.Handled = code(err) == divisionByZero, u.Key != nil && h.of.table(u.Inbox).recordedBefore(err)
 	}
 	if u.Lost || u.Handled {
 		return nil
@@ -194,7 +244,7 @@ const (
 	largeFor = 10 * time.Second
 )
 
-func (s *store) commit(
+func (ts *transactions) commit(
 	ctx context.Context, conn *pgx.Conn, user *userTx, u *tablequeue.Unit,
 ) error {
 	if err := user.takeSessionRole(ctx); err != nil {
@@ -204,28 +254,28 @@ func (s *store) commit(
 	if user.tx == nil {
 		b.Queue("begin")
 	}
-	groups := s.groups([]*tablequeue.Unit{u})
-	s.lookAtFilters(ctx, groups)
+	groups := ts.writer.groups([]*tablequeue.Unit{u})
+	ts.writer.lookAtFilters(ctx, groups)
 	g := groups[0]
 	for _, o := range g.outs {
 		o.args = o.values()
 	}
 	if g.queue == nil {
-		s.queueRecord(&b, g, u)
+		ts.queueRecord(&b, g, u)
 	} else {
-		s.queueRemoval(&b, g, u)
+		ts.queueRemoval(&b, g, u)
 	}
-	s.queueRecords(&b, u.Records)
+	ts.records.queueRecords(&b, u.Records)
 	b.Queue("commit")
 	if len(g.outs) == 0 {
 		return sendCommit(ctx, conn, &b)
 	}
-	watch := s.watchLocks(conn, u)
+	watch := ts.watchLocks(conn, u)
 	return watch.end(sendCommit(ctx, conn, &b))
 }
 
 // queueRemoval adds the statements that complete u.
-func (s *store) queueRemoval(b *pgx.Batch, g *group, u *tablequeue.Unit) {
+func (ts *transactions) queueRemoval(b *pgx.Batch, g *group, u *tablequeue.Unit) {
 	args := []any{u.Lease.Seq, u.Lease.ID}
 	if g.inbox != nil {
 		args = append(args, uuid.Text(u.Key.ID), int32(u.Key.Sum))
@@ -243,18 +293,18 @@ func (s *store) queueRemoval(b *pgx.Batch, g *group, u *tablequeue.Unit) {
 			return err
 		})
 	}
-	b.Queue(s.composed(g, true), plain(args)...)
+	b.Queue(ts.writer.composed(g, true), plain(args)...)
 }
 
 // queueRecord adds the statements that record u. Each is a plain insert: one statement for all
 // would cost the server more.
-func (s *store) queueRecord(b *pgx.Batch, g *group, u *tablequeue.Unit) {
+func (ts *transactions) queueRecord(b *pgx.Batch, g *group, u *tablequeue.Unit) {
 	if g.inbox != nil {
 		b.Queue(g.inbox.record, uuid.Text(u.Key.ID), int32(u.Key.Sum))
 	}
 	for _, o := range g.outs {
 		key := shape{to: o.to.name, timed: o.timed, foreign: o.foreign, leased: o.leased, counted: o.counted, lone: o.lone(), single: true}
-		q := b.Queue(s.statement(key, func() string {
+		q := b.Queue(ts.writer.statement(key, func() string {
 			if o.counted {
 				return o.countedInsert(insertOne(o, 1), o.wanted(1))
 			}

@@ -31,10 +31,10 @@ const (
 // session has locked, or for longer than a second for a row. To set lock_timeout for that statement
 // alone would cost every handler two further statements.
 type lockWatch struct {
-	store *store
-	conn  *pgx.Conn
-	unit  *tablequeue.Unit // to be written
-	began time.Time
+	inspector *inspector
+	conn      *pgx.Conn
+	unit      *tablequeue.Unit // to be written
+	began     time.Time
 
 	mu        sync.Mutex // guards the rest; held during a query
 	timer     *time.Timer
@@ -43,8 +43,8 @@ type lockWatch struct {
 }
 
 // watchLocks begins to watch conn, which writes u.
-func (s *store) watchLocks(conn *pgx.Conn, u *tablequeue.Unit) *lockWatch {
-	w := &lockWatch{store: s, conn: conn, unit: u, began: time.Now()}
+func (ts *transactions) watchLocks(conn *pgx.Conn, u *tablequeue.Unit) *lockWatch {
+	w := &lockWatch{inspector: ts.inspector, conn: conn, unit: u, began: time.Now()}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(lockWatchFirst, w.look)
@@ -60,7 +60,7 @@ func (w *lockWatch) look() {
 	ctx, cancel := context.WithTimeout(context.Background(), lockWatchMost)
 	defer cancel()
 	// A query that fails is repeated. The statement itself reports a fault of the server.
-	locked, err := w.store.Locked(ctx, dialect.Queues([]*tablequeue.Unit{w.unit}))
+	locked, err := w.inspector.Locked(ctx, dialect.Queues([]*tablequeue.Unit{w.unit}))
 	if err == nil && slices.Contains(locked, true) || w.waitsLong(ctx) {
 		w.cancelled = true
 		if w.conn.PgConn().CancelRequest(ctx) == nil {
@@ -80,7 +80,7 @@ func (w *lockWatch) waitsLong(ctx context.Context) (waits bool) {
 	if time.Since(w.began) < dialect.LongLockWait || len(w.unit.Rows) == 0 || w.unit.HasNames() {
 		return false
 	}
-	err := w.store.writes.QueryRow(ctx, waitsForLock, int64(w.conn.PgConn().PID())).Scan(&waits)
+	err := w.inspector.writes.QueryRow(ctx, waitsForLock, int64(w.conn.PgConn().PID())).Scan(&waits)
 	return err == nil && waits
 }
 
@@ -123,7 +123,7 @@ type rowLock struct {
 
 // Completes implements [tablequeue.Locker].
 func (h *handlerTx) Completes(queue string, l tablequeue.Lease, hold func()) {
-	h.user.lock = rowLock{wanted: h.store.snapshots, table: h.store.table(queue), lease: l, hold: hold}
+	h.user.lock = rowLock{wanted: h.of.snapshots, table: h.of.table(queue), lease: l, hold: hold}
 }
 
 func (l *rowLock) take(ctx context.Context, tx pgx.Tx) error {

@@ -94,12 +94,12 @@ func (t *told) first(name string) bool {
 }
 
 // clear closes the connection of a transaction that has left something in its session.
-func (s *store) clear(ctx context.Context, conn *pgx.Conn, t traces) {
+func (ts *transactions) clear(ctx context.Context, conn *pgx.Conn, t traces) {
 	if t.left == "" {
 		return
 	}
-	if s.told.first(t.by + " " + t.left) {
-		s.log.WarnContext(ctx, "a handler's statement leaves something in its session, which the next handler would meet: the connection is closed. "+
+	if ts.told.first(t.by + " " + t.left) {
+		ts.log.WarnContext(ctx, "a handler's statement leaves something in its session, which the next handler would meet: the connection is closed. "+
 			"Use SET LOCAL, set_config(…, true), pg_advisory_xact_lock and ON COMMIT DROP instead", slog.String("statement", t.left), slog.String("function", t.by))
 	}
 	_ = conn.Close(ctx) // the pool opens another
