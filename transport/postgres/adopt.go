@@ -447,13 +447,3 @@ SELECT problem FROM (
 	UNION ALL SELECT 'the table ' || conrelid::regclass || ' refers to it' FROM pg_constraint WHERE confrelid = @table AND conrelid <> @table
 ) AS p WHERE problem IS NOT NULL`, "@table", regclass(t.quoted))
 }
-
-// refused returns the text about a foreign table that cannot be taken over; empty where it can.
-func (in *inspector) refused(ctx context.Context, t *table) (string, error) {
-	rows, _ := in.writes.Query(ctx, problems(t), pgx.QueryExecModeExec) // an error is that of rows too
-	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil || len(found) == 0 {
-		return "", err
-	}
-	return refusal + strings.Join(found, "; "), nil
-}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
-	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -22,9 +20,6 @@ var (
 	_ tablequeue.Breakable = (*handlerTx)(nil)
 	_ tablequeue.Outages   = (*store)(nil)
 )
-
-// inboxVersion is the version of the inboxes that this package creates.
-const inboxVersion = 1
 
 // recordKey returns the statement that records the key $first with its checksum, in a handler's
 // transaction. It waits for another transaction that records the key. It fails if the key is not
@@ -150,72 +145,6 @@ func (in *inboxStore) FindHandled(
 		})
 	}
 	return states, in.failed(err, "look for handled messages in inbox %q", inbox)
-}
-
-// inboxes returns the table with the versions of inboxes. It is not that of queues: programs of an
-// earlier version remove expired rows from every name in that table.
-func (s *schema) inboxVersions() string { return quote(s.Schema, dialect.InboxTable) }
-
-// installInbox returns the statements that create an inbox and its version. Its keys grow with
-// time, so that inserts change few pages.
-func (d *ddl) installInbox(inbox string) []step {
-	t, of := d.table(inbox), fmt.Sprintf("inbox %q", inbox)
-	version := `(SELECT version FROM ` + d.inboxVersions() + ` WHERE name = ` + literal(inbox) + `)`
-	return []step{
-		d.installInboxVersions(),
-		{of, do(`IF ` + regclass(t.quoted) + ` IS NULL THEN
-CREATE TABLE ` + t.quoted + ` (
-	key uuid PRIMARY KEY,
-	at timestamptz NOT NULL DEFAULT now(),
-	sum integer NOT NULL
-) WITH (` + inboxStorage + `);
-CREATE INDEX IF NOT EXISTS ` + indexName(t, "_at_idx") + ` ON ` + t.quoted + ` (at);
-` + d.versionedAs(inbox, inboxVersion) + `;
-ELSIF 3 > (SELECT count(*) FROM pg_attribute WHERE attrelid = ` + regclass(t.quoted) + ` AND attname IN ('key', 'at', 'sum')) THEN
-	RAISE EXCEPTION '% is a table of another kind: rename it', ` + literal(t.quoted) + `;
-ELSIF coalesce(` + version + `, 0) > ` + strconv.Itoa(inboxVersion) + ` THEN
-	RAISE EXCEPTION 'the inbox is of version %, this program knows version ` + strconv.Itoa(inboxVersion) + `: update this program', ` + version + `;
-ELSIF ` + version + ` IS NULL THEN
-	` + d.versionedAs(inbox, inboxVersion) + `;
-END IF`)},
-	}
-}
-
-// installInboxVersions returns the statement that creates the table with the versions of inboxes.
-func (d *ddl) installInboxVersions() step {
-	return step{"versions of inboxes", when(regclass(d.inboxVersions())+` IS NULL`, `CREATE TABLE `+d.inboxVersions()+` (
-	name text PRIMARY KEY,
-	version integer NOT NULL,
-	forgotten_at timestamptz NOT NULL DEFAULT now()
-)`)}
-}
-
-// versionedAs returns the statement that stores the version of an inbox or of the table of records.
-func (d *ddl) versionedAs(name string, version int) string { //nolint:unparam // both have one version so far
-	return `INSERT INTO ` + d.inboxVersions() + ` (name, version) VALUES (` + literal(name) + `, ` + strconv.Itoa(version) + `)
-	ON CONFLICT (name) DO UPDATE SET version = excluded.version`
-}
-
-// inboxStorage are the storage parameters of an inbox, to which rows are added and from which the
-// oldest are deleted.
-const inboxStorage = `autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0`
-
-// inboxStatements sets the statements of an inbox.
-func (t *table) inboxStatements() {
-	t.record = recordKey(t, 1)
-	t.find = `SELECT r.n, i.sum FROM unnest($1::text[]) WITH ORDINALITY AS r(key, n),
-	LATERAL (SELECT sum FROM ` + t.quoted + ` WHERE key = r.key::uuid OFFSET 0) AS i`
-	// Rows are deleted in the order of their ctid, whichever statement deletes them, so that no
-	// deadlock is possible. To lock them before, as other statements do, would write a second
-	// record to the WAL for each.
-	t.forget = `WITH gone AS (
-	DELETE FROM ` + t.quoted + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + t.quoted + `
-		WHERE at >= timestamptz 'epoch' + $3::bigint * interval '1 microsecond' AND at < now() - $1::bigint * interval '1 microsecond'
-		ORDER BY at LIMIT $2::bigint))
-	RETURNING at
-) SELECT count(*), coalesce((extract(epoch FROM max(at)) * 1000000)::bigint, 0) FROM gone`
-	t.forgetKeys = `DELETE FROM ` + t.quoted + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + t.quoted + `
-	WHERE key = ANY ($1::text[]::uuid[])))`
 }
 
 // DueForForgetting implements [tablequeue.Inboxes]. The first process that marks a due inbox

@@ -216,3 +216,16 @@ func look(id, headers string, tookMicros int32) (to place, took time.Duration, e
 	to.visibleAt = pgtype.Timestamptz{Time: time.UnixMicro(at), Valid: true}
 	return to, time.Duration(tookMicros) * time.Microsecond, err
 }
+
+// hasten returns the statement that makes rows of t visible since the time of the oldest visible
+// row.
+func hasten(t *table) string {
+	return `UPDATE ` + t.quoted + ` SET visible_at = least(now(), (SELECT min(visible_at) FROM ` + t.quoted + `))
+WHERE seq = ANY ($1::bigint[]) AND lease_id IS NULL AND visible_at > now()`
+}
+
+// Hasten implements [tablequeue.Locks].
+func (cl *claimer) Hasten(ctx context.Context, queue string, seqs []int64) error {
+	_, err := cl.execute(ctx, hasten(cl.table(queue)), seqs)
+	return cl.failed(err, "make rows of queue %q visible", queue)
+}

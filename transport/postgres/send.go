@@ -3,14 +3,13 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
+	"errors"
 	"fmt"
-	"math"
+	"log/slog"
 	"slices"
-	"unsafe"
+	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
@@ -28,6 +27,15 @@ type writer struct {
 // one for each queue that is only sent to.
 func (w *writer) Flush(ctx context.Context, units []*tablequeue.Unit) error {
 	return w.failed(w.flush(ctx, units, func(*pgx.Batch) {}), "write")
+}
+
+// longLockWait replaces the bound on waiting for locks, [dialect.LockWait], for the rest of a
+// transaction. Transactions of handlers have no bound: see [lockWatch].
+const longLockWait = `SELECT set_config('lock_timeout', '1s', true)` // dialect.LongLockWait
+
+// FlushWaiting implements [tablequeue.Locks].
+func (w *writer) FlushWaiting(ctx context.Context, units []*tablequeue.Unit) error {
+	return w.failed(w.flush(ctx, units, func(b *pgx.Batch) { b.Queue(longLockWait) }), "write")
 }
 
 // flush executes units in a batch that prepare begins.
@@ -65,38 +73,34 @@ func (g *group) statements() (all []tablequeue.StatementError) {
 	return all
 }
 
-// write sends a batch for s.writes. With an error it returns the index of the statement that
-// failed, or a larger one.
-func (d *db) write(ctx context.Context, b *pgx.Batch) (failed int, err error) {
-	conn, err := d.writes.Acquire(ctx)
-	if err != nil {
-		return unsent, fmt.Errorf("%w: %w", errNoConnection, err)
-	}
-	defer conn.Release()
-	if conn.Conn().IsClosed() {
-		return unsent, errNoConnection
-	}
-	results := conn.SendBatch(ctx, b)
-	failed, err = firstFailed(b, results)
-	return failed, d.sent(cmp.Or(err, results.Close()))
-}
-
-// unsent is the index of the failed statement of a batch that was not sent.
-const unsent = math.MaxInt
-
-// firstFailed reads the results of b until a statement fails, and returns the index of the
-// statement.
-func firstFailed(b *pgx.Batch, results pgx.BatchResults) (int, error) {
-	for i, q := range b.QueuedQueries {
-		if q.Fn != nil {
-			if err := q.Fn(results); err != nil {
-				return i, err
+// FailingQueue implements [tablequeue.FaultFinder].
+func (w *writer) FailingQueue(ctx context.Context, units []*tablequeue.Unit) string {
+	rows := &tablequeue.Unit{Verb: tablequeue.Send}
+	for _, u := range units {
+		for i := range u.Rows {
+			if u.Rows[i].Lease == 0 { // the insert of a leased row has parameters of its unit
+				rows.Rows = append(rows.Rows, u.Rows[i])
 			}
-		} else if _, err := results.Exec(); err != nil {
-			return i, err
 		}
 	}
-	return unsent, nil
+	tx, err := w.writes.Begin(ctx)
+	if err != nil {
+		return ""
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // a connection that cannot roll back is closed
+	b := w.batch(w.writes)
+	first := b.Len()
+	groups := w.groups([]*tablequeue.Unit{rows})
+	for _, g := range groups {
+		w.queue(b, g)
+	}
+	results := tx.SendBatch(ctx, b)
+	failed, err := firstFailed(b, results)
+	_ = results.Close() // has the same error
+	if i := failed - first; err != nil && len(groups) == 1 && i >= 0 && i < len(groups[0].outs) {
+		return groups[0].outs[i].to.name
+	}
+	return ""
 }
 
 // group is the units that one statement settles.
@@ -186,6 +190,30 @@ func (g *group) records(u *tablequeue.Unit) bool {
 	return g.inbox.name == u.Inbox && !slices.ContainsFunc(g.units, func(other *tablequeue.Unit) bool {
 		return other.Key.ID == u.Key.ID
 	})
+}
+
+// renames reports whether u has a row with the name of one of g's: one statement cannot replace a
+// row twice.
+func (g *group) renames(u *tablequeue.Unit) bool {
+	for i := range u.Rows {
+		r := &u.Rows[i]
+		if r.Named() && slices.ContainsFunc(g.outs, func(o *out) bool { return o.takes(r) && o.has(r.Name) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// has reports whether a row of o has the name.
+func (o *out) has(name [16]byte) bool {
+	for _, r := range o.rows[len(o.names):] {
+		if o.names == nil {
+			o.names = map[[16]byte]struct{}{}
+		}
+		o.names[r.Name] = struct{}{}
+	}
+	_, found := o.names[name]
+	return found
 }
 
 func (w *writer) add(g *group, u *tablequeue.Unit) {
@@ -391,192 +419,77 @@ func (o *out) leasedAs(lease, seq int64) {
 	}
 }
 
-func leasesOf(units []*tablequeue.Unit) (seqs, ids array[number]) {
-	seqs, ids = make(array[number], len(units)), make(array[number], len(units))
-	for i, u := range units {
-		seqs[i], ids[i] = number(u.Lease.Seq), number(u.Lease.ID)
-	}
-	return seqs, ids
-}
+// filtersFor is the time after which a table is looked at again.
+const filtersFor = time.Minute
 
-// arrays are the parameters of an insert.
-func (o *out) arrays() []any {
-	n := len(o.rows)
-	headers, bodies := make(array[text], n), make(array[blob], n)
-	for i, r := range o.rows {
-		headers[i], bodies[i] = textOf(r.Headers), r.Body
-	}
-	if o.leased {
-		leases := make(array[number], n)
-		for i, r := range o.rows {
-			leases[i] = number(r.Lease)
+// lookAtFilters finds the filters of the tables that groups insert into, unless they were looked at
+// a short time ago. The inserts into a table with filters are counted. A failure of the query is
+// one of the next statement too.
+func (w *writer) lookAtFilters(ctx context.Context, groups []*group) {
+	now := time.Now()
+	var tables []*table
+	for _, g := range groups {
+		for _, o := range g.outs {
+			if at := o.to.filtersAt.Load(); now.Sub(time.Unix(0, at)) > filtersFor && o.to.filtersAt.CompareAndSwap(at, now.UnixNano()) {
+				tables = append(tables, o.to)
+			}
 		}
-		return []any{headers, bodies, leases, number(o.unit.LeaseFor.Microseconds()), text(o.unit.LeaseOwner)}
 	}
-	if !o.timed {
-		return []any{headers, bodies}
+	if len(tables) > 0 {
+		names := make([]string, len(tables))
+		for i, t := range tables {
+			names[i] = t.quoted
+		}
+		var filtered bool
+		i := 0
+		rows, _ := w.writes.Query(ctx, `SELECT `+filters(`to_regclass(q.name)`)+` <> '' FROM unnest($1::text[]) WITH ORDINALITY AS q(name, n) ORDER BY q.n`, names)
+		_, err := pgx.ForEachRow(rows, []any{&filtered}, func() error {
+			tables[i].filtered.Store(filtered)
+			i++
+			return nil
+		})
+		for _, t := range tables[i:] {
+			t.filtersAt.Store(0)
+		}
+		if err != nil {
+			w.log.DebugContext(ctx, "tables cannot be looked at for triggers", slog.Any("error", err))
+		}
 	}
-	at, after, ttl := make(array[number], n), make(array[number], n), make(array[number], n)
-	for i, r := range o.rows {
-		at[i], after[i], ttl[i] = timesOf(r)
-	}
-	if o.named {
-		return []any{headers, bodies, at, after, ttl, namesOf(o.rows)}
-	}
-	return []any{headers, bodies, at, after, ttl}
-}
-
-// timesOf returns the times of a row as parameters: when it is due, or 0, its delay, and its time
-// to live.
-func timesOf(r *tablequeue.Row) (at, after, ttl number) {
-	if !r.At.IsZero() {
-		at = number(r.At.UnixMicro())
-	}
-	if r.Removes {
-		return 0, 0, removed
-	}
-	return at, number(r.After.Microseconds()), number(r.TTL.Microseconds())
-}
-
-// lone reports whether o is one row that is visible at once, which needs no arrays.
-func (o *out) lone() bool { return len(o.rows) == 1 && !o.timed }
-
-// values are the parameters of an insert in a handler's transaction.
-func (o *out) values() []any {
-	if !o.lone() {
-		return o.arrays()
-	}
-	r := o.rows[0]
-	args := []any{string(textOf(r.Headers)), bytesOf(r.Body)}
-	if o.leased {
-		args = append(args, r.Lease, o.unit.LeaseFor.Microseconds(), o.unit.LeaseOwner)
-	}
-	return args
-}
-
-// array is a parameter of the engine's statements. It is encoded in one piece: pgx encodes element
-// by element, and copies the headers and bodies of a batch each time its buffer grows.
-type array[E element] []E
-
-// element is a value of an array.
-type element interface {
-	number | text | blob
-	oid() uint32
-	size() int // in bytes
-	appendTo(buf []byte) []byte
-}
-
-// The elements of arrays.
-type (
-	number int64  // bigint
-	text   string // text
-	blob   []byte // bytea; nil is empty, as NServiceBus cannot read null
-)
-
-func (number) oid() uint32 { return pgtype.Int8OID }
-
-func (text) oid() uint32 { return pgtype.TextOID }
-
-func (blob) oid() uint32 { return pgtype.ByteaOID }
-
-func (number) size() int { return 8 }
-
-func (t text) size() int { return len(t) }
-
-func (b blob) size() int { return len(b) }
-
-func (n number) appendTo(buf []byte) []byte { return binary.BigEndian.AppendUint64(buf, uint64(n)) }
-
-func (t text) appendTo(buf []byte) []byte { return append(buf, t...) }
-
-func (b blob) appendTo(buf []byte) []byte { return append(buf, b...) }
-
-// textOf returns b as text without a copy. The text is valid until b changes.
-func textOf(b []byte) text { return text(unsafe.String(unsafe.SliceData(b), len(b))) }
-
-// appendTo appends the array in PostgreSQL's binary format (array_recv in arrayfuncs.c): the number
-// of dimensions, a flag for nulls, the element type, the length, the first index, and then each
-// element after its size.
-func (a array[E]) appendTo(buf []byte) []byte {
-	const lead, dimensions, nulls, first = 20, 1, 1, 1
-	size := lead
-	for _, e := range a {
-		size += 4 + e.size()
-	}
-	buf = slices.Grow(buf, size)
-	var e E
-	for _, n := range []uint32{dimensions, nulls, e.oid(), uint32(len(a)), first} {
-		buf = binary.BigEndian.AppendUint32(buf, n)
-	}
-	for _, e := range a {
-		buf = binary.BigEndian.AppendUint32(buf, uint32(int32(e.size())))
-		buf = e.appendTo(buf)
-	}
-	return buf
-}
-
-// arrayCodec is pgx's codec with support for array.
-type arrayCodec struct{ pgtype.Codec }
-
-// useArrays registers arrayCodec for a connection.
-func useArrays(m *pgtype.Map) {
-	for _, oid := range []uint32{pgtype.Int8ArrayOID, pgtype.TextArrayOID, pgtype.ByteaArrayOID} {
-		if t, ok := m.TypeForOID(oid); ok {
-			m.RegisterType(&pgtype.Type{Name: t.Name, OID: oid, Codec: arrayCodec{t.Codec}})
+	for _, g := range groups {
+		for _, o := range g.outs {
+			o.counted = o.to.filtered.Load() && !o.named && !o.leased && !o.foreign
 		}
 	}
 }
 
-// PlanEncode implements [pgtype.Codec].
-func (c arrayCodec) PlanEncode(
-	m *pgtype.Map, oid uint32, format int16, value any,
-) pgtype.EncodePlan {
-	if _, ok := value.(appender); ok && format == pgtype.BinaryFormatCode {
-		return arrayPlan{}
-	}
-	return c.Codec.PlanEncode(m, oid, format, value)
+// refusedByForeign reports whether the server may have refused rows because of a foreign table.
+func refusedByForeign(err error) bool {
+	return slices.Contains([]string{undefinedColumn, notNullViolation}, code(err))
 }
 
-type appender interface{ appendTo(buf []byte) []byte }
-
-type arrayPlan struct{}
-
-// Encode implements [pgtype.EncodePlan].
-func (arrayPlan) Encode(value any, buf []byte) ([]byte, error) {
-	a, ok := value.(appender)
-	if !ok {
-		return nil, fmt.Errorf("%T is no array", value)
-	}
-	return a.appendTo(buf), nil
+// detectForeign reports whether a queue's table is foreign, which was not known.
+func (w *writer) detectForeign(ctx context.Context, queue string, _ error) bool {
+	t := w.table(queue)
+	foreign := errors.Is(unfit(ctx, w.writes, t), dialect.ErrForeign)
+	return foreign && t.foreign.CompareAndSwap(false, true)
 }
 
-// plain replaces arrays by slices, which every connection can encode.
-func plain(arrays []any) []any {
-	for i, a := range arrays {
-		switch a := a.(type) {
-		case array[text]:
-			arrays[i] = convert(a, func(t text) string { return string(t) })
-		case array[number]:
-			arrays[i] = convert(a, func(n number) int64 { return int64(n) })
-		case array[blob]:
-			arrays[i] = convert(a, func(b blob) []byte { return bytesOf(b) })
+// noConflictIndex is the SQLSTATE with which a table without the unique index on name refuses a
+// named row.
+const noConflictIndex = "42P10"
+
+// timerless adds [tablequeue.ErrNoTimers] to the error of units with named rows for a table that
+// lacks what they need.
+func timerless(err error, units ...*tablequeue.Unit) error {
+	if c := code(err); c != undefinedColumn && c != noConflictIndex || errors.Is(err, errWrites) {
+		return err
+	}
+	for _, u := range units {
+		for i := range u.Rows {
+			if u.Rows[i].Named() {
+				return fmt.Errorf("queue %q: %w: %w", u.Rows[i].Queue, tablequeue.ErrNoTimers, err)
+			}
 		}
 	}
-	return arrays
-}
-
-// bytesOf returns body, and an empty slice for nil, which would be null.
-func bytesOf(body []byte) []byte {
-	if body == nil {
-		return []byte{}
-	}
-	return body
-}
-
-func convert[To any, From element](a array[From], to func(From) To) []To {
-	all := make([]To, len(a))
-	for i, e := range a {
-		all[i] = to(e)
-	}
-	return all
+	return err
 }

@@ -1,109 +1,16 @@
 package postgres
 
 import (
+	"encoding/binary"
 	"fmt"
-	"strconv"
+	"slices"
 	"strings"
+	"unsafe"
+
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
-)
-
-// In the statements q is a queue's table and r an array of parameters. A statement returns the
-// numbers n, from 1, of the array's elements that hit a row, as a batch may have two leases of one
-// row. Durations are in microseconds.
-
-func (s *schema) newTable(queue string) *table {
-	schema, plain := s.split(queue)
-	q := quote(schema, plain)
-	t := &table{name: queue, plain: plain, quoted: q}
-
-	// The rows are locked before they are updated, so that no two claims wait for each other. Their
-	// ctid then cannot change, and is found faster than seq. As many rows are claimed as fit into
-	// the bytes: the size of a value is known without reading it. The first row of the result is
-	// about the claim: the place that it has reached, its duration in microseconds and, without
-	// rows, when the next is due; with rows, the negative time of the server. Rows that were
-	// inserted or retried within the last 250 ms may not be committed yet, so the place is no later
-	// than that, and without rows it is that time.
-	t.claim = `WITH due AS MATERIALIZED (
-	SELECT ctid, visible_at, seq, octet_length(headers) AS headers, coalesce(octet_length(body), 0) AS body FROM ` + q + `
-	WHERE (visible_at, seq) > ($5::timestamptz, $6::bigint) AND visible_at <= now()
-	ORDER BY visible_at, seq LIMIT $1 FOR UPDATE SKIP LOCKED
-), fit AS MATERIALIZED (
-	SELECT ctid, visible_at, seq FROM (
-		SELECT ctid, visible_at, seq, sum(headers) OVER sofar + sum(body) OVER sofar AS total, headers::bigint + body AS size
-		FROM due WINDOW sofar AS (ROWS UNBOUNDED PRECEDING)) AS summed
-	WHERE total <= $7::bigint OR total = size
-), got AS (
-	UPDATE ` + q + ` SET delivery_count = delivery_count + 1,
-		visible_at = now() + $2::bigint * interval '1 microsecond', lease_id = $3, lease_owner = $4
-	WHERE ctid = ANY (ARRAY(SELECT ctid FROM fit))
-	RETURNING seq, id::text AS id, headers, body, delivery_count, coalesce(expires <= now() AT TIME ZONE 'UTC', false) AS expired
-)
-SELECT 0::bigint AS seq, (extract(epoch FROM greatest(reached.visible_at, timestamptz 'epoch')) * 1000000)::bigint::text AS id, reached.seq::text AS headers, NULL::bytea AS body,
-	(extract(epoch FROM clock_timestamp() - now()) * 1000000)::integer AS delivery_count, false AS expired,
-	CASE WHEN EXISTS (SELECT FROM fit) THEN -(extract(epoch FROM now()) * 1000000)::bigint ELSE coalesce((extract(epoch FROM (
-		SELECT least(visible_at, now() + interval '1 day') FROM ` + q + ` WHERE visible_at > now() ORDER BY visible_at, seq LIMIT 1
-	) - now()) * 1000000)::bigint, 0) END AS next
-FROM (
-	SELECT visible_at, seq FROM (
-		(SELECT visible_at, seq FROM fit ORDER BY visible_at DESC, seq DESC LIMIT 1)
-		UNION ALL SELECT now() - interval '250 milliseconds', 0) AS places
-	ORDER BY visible_at, seq LIMIT 1) AS reached
-UNION ALL
-SELECT seq, id, headers, body, delivery_count, expired, 0 FROM got`
-
-	t.renew = `UPDATE ` + q + ` AS q SET visible_at = now() + $1::bigint * interval '1 microsecond'
-FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS r(seq, lease_id, n)
-WHERE ` + named + ` RETURNING r.n`
-
-	// A row that a handler's transaction has locked is skipped.
-	abandon := `UPDATE ` + q + ` SET visible_at = now(), lease_id = NULL, lease_owner = NULL
-WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
-	WHERE visible_at > now() AND visible_at <= now() + $2::bigint * interval '1 microsecond' AND `
-	t.abandon = abandon + `lease_owner = $1 FOR UPDATE SKIP LOCKED))`
-	t.orphans = abandon + `lease_id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED))`
-	t.byIndex = `SELECT set_config('enable_seqscan', 'off', true),
-	coalesce(pg_relation_size(` + regclass(q) + `), 0) >= ` + strconv.Itoa(largeTable)
-	t.lock = `SELECT seq FROM ` + q + ` WHERE seq = $1 AND lease_id = $2 AND ` + byKey + ` FOR UPDATE`
-
-	// A row that expires while its message is being handled is not removed.
-	t.sweep = `DELETE FROM ` + q + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + `
-	WHERE expires <= now() AT TIME ZONE 'UTC' AND (lease_id IS NULL OR visible_at <= now())
-	ORDER BY expires LIMIT ` + strconv.Itoa(tablequeue.MaxSwept) + ` FOR UPDATE SKIP LOCKED))`
-
-	t.restore = restoring(q)
-	t.purge = `DELETE FROM ` + q + ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + q + ` WHERE visible_at <= now() FOR UPDATE SKIP LOCKED))`
-	t.cancel = `DELETE FROM ` + q + ` WHERE seq = $1 AND delivery_count = 0 AND ` + byKey
-	t.take = `UPDATE ` + q + ` SET lease_id = $1 WHERE seq = $2 AND visible_at <= now() AND ` + byKey
-
-	t.update = `UPDATE ` + q + ` AS q SET visible_at = now() + r.after * interval '1 microsecond',
-	delivery_count = greatest(0, q.delivery_count - r.undo), lease_id = NULL, lease_owner = NULL,
-	last_error = coalesce(nullif(r.note, ''), q.last_error)
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[]) WITH ORDINALITY AS r(seq, lease_id, after, undo, note, n)
-WHERE ` + named + ` RETURNING r.n`
-	t.inboxStatements()
-	return t
-}
-
-// Statements that name rows by seq have to find them by the primary key. For a queue that was
-// vacuumed while it was empty the planner expects no rows, until statistics are gathered again.
-// Every index and every order of a join then has the same cost, and the planner may choose to read
-// a whole index for each row. Conditions that are always true prevent that.
-//
-// byKey raises the cost of the index by visible_at, whose second column is seq, above that of the
-// primary key. A search of an index for an array of two counts as two searches (btcostestimate;
-// from PostgreSQL 17 on only where the index has more than three pages). For an array of one, a
-// condition on an index costs more than a filter (cost_qual_eval counts half an operator,
-// genericcostestimate a whole one).
-//
-// named compares seq with an array of one, by which the server can neither merge nor hash: it has
-// to search the index for each element. Its byKey depends on the element, or the server could begin
-// with q.
-const (
-	byKey = `visible_at >= ANY (ARRAY[timestamptz '-infinity']) AND visible_at >= ANY (ARRAY[timestamptz '-infinity', '-infinity'])`
-	named = `q.seq = ANY (ARRAY[r.seq]) AND q.lease_id = r.lease_id
-	AND q.visible_at >= ANY (ARRAY[` + ever + `]) AND q.visible_at >= ANY (ARRAY[` + ever + `, ` + ever + `])`
-	ever = `CASE WHEN r.n > 0 THEN timestamptz '-infinity' END`
+	"github.com/holdfast-go/holdfast/internal/uuid"
 )
 
 // due is the time at which a timed row becomes visible, and expiry the time at which it expires.
@@ -275,4 +182,265 @@ func insertOne(o *out, first int) string {
 		return insertLone(o, first)
 	}
 	return insert(o, first, false)
+}
+
+// A row with a name is inserted, or replaces the row with that name, by one statement, which finds
+// that row by the unique index on name whatever the statistics, and which is the same for a row
+// that is only removed: such a row replaces the other as one that has expired, which the next claim
+// deletes. So rows are locked in the order of their names, and no two transactions wait for each
+// other.
+//
+// The row gets the seq and the id of a new one: a lease, a receipt or a page of a tool that names
+// the row before misses it.
+
+// removed is the ttl, as a parameter, of a row that removes the one with its name.
+const removed = -1
+
+// namedExpiry is [expiry] of a row with a name.
+const namedExpiry = `CASE WHEN r.ttl < 0 THEN timestamp 'epoch' ELSE ` + expiry + ` END`
+
+// replacing returns the end of an insert of named rows; "" of others.
+func (o *out) replacing() string {
+	if !o.named {
+		return ""
+	}
+	return ` ORDER BY r.name::uuid
+ON CONFLICT (name) WHERE name IS NOT NULL DO UPDATE SET seq = excluded.seq, id = excluded.id, headers = excluded.headers, body = excluded.body,
+	visible_at = excluded.visible_at, expires = excluded.expires, delivery_count = 0, lease_id = NULL, lease_owner = NULL, last_error = NULL`
+}
+
+// namesOf returns the names of rows as texts.
+func namesOf(rows []*tablequeue.Row) array[text] {
+	names := make(array[text], len(rows))
+	for i, r := range rows {
+		names[i] = text(uuid.Text(r.Name))
+	}
+	return names
+}
+
+// skipped begins the text of the error by which the statement of a counted insert fails. A cast of
+// the text fails.
+const skipped = "a trigger, a rule or a policy of the table has skipped a row; rows written: "
+
+// skipsDelete is an expression for a row of q that was to be deleted and is there. It fails.
+var skipsDelete = "(" + literal(skipped+"0, row ") + " || q.seq)::bigint"
+
+// countedInsert returns the statement that inserts the rows of o and returns their seqs, or fails
+// when a row was skipped. Want is the expression for the number of rows.
+func (o *out) countedInsert(insert, want string) string {
+	return "WITH out0 AS (" + insert + " RETURNING seq) SELECT seq FROM out0 UNION ALL SELECT " + o.skips(0) +
+		" WHERE (SELECT count(*) FROM out0) < " + want
+}
+
+// skips returns an expression that fails, with the number of the rows that output i of a statement
+// has inserted. The planner cannot evaluate the expression before.
+func (o *out) skips(i int) string {
+	return fmt.Sprintf("(%s || (SELECT count(*) FROM out%d))::bigint", literal(skipped), i)
+}
+
+// unskipped returns the condition that no counted insert of a statement has skipped a row of a unit
+// in gone, or "". The parameters of the inserts begin with number param.
+func unskipped(outs []*out, param int) string {
+	var all []string
+	for i, o := range outs {
+		if o.counted {
+			all = append(all, fmt.Sprintf(`(SELECT CASE WHEN (SELECT count(*) FROM out%d) < (SELECT count(*) FROM unnest($%d::bigint[]) AS o(n) JOIN gone USING (n)) THEN %s END) IS NULL`,
+				i, param, o.skips(i)))
+		}
+		param += len(o.args)
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return " WHERE " + strings.Join(all, " AND ")
+}
+
+func leasesOf(units []*tablequeue.Unit) (seqs, ids array[number]) {
+	seqs, ids = make(array[number], len(units)), make(array[number], len(units))
+	for i, u := range units {
+		seqs[i], ids[i] = number(u.Lease.Seq), number(u.Lease.ID)
+	}
+	return seqs, ids
+}
+
+// arrays are the parameters of an insert.
+func (o *out) arrays() []any {
+	n := len(o.rows)
+	headers, bodies := make(array[text], n), make(array[blob], n)
+	for i, r := range o.rows {
+		headers[i], bodies[i] = textOf(r.Headers), r.Body
+	}
+	if o.leased {
+		leases := make(array[number], n)
+		for i, r := range o.rows {
+			leases[i] = number(r.Lease)
+		}
+		return []any{headers, bodies, leases, number(o.unit.LeaseFor.Microseconds()), text(o.unit.LeaseOwner)}
+	}
+	if !o.timed {
+		return []any{headers, bodies}
+	}
+	at, after, ttl := make(array[number], n), make(array[number], n), make(array[number], n)
+	for i, r := range o.rows {
+		at[i], after[i], ttl[i] = timesOf(r)
+	}
+	if o.named {
+		return []any{headers, bodies, at, after, ttl, namesOf(o.rows)}
+	}
+	return []any{headers, bodies, at, after, ttl}
+}
+
+// timesOf returns the times of a row as parameters: when it is due, or 0, its delay, and its time
+// to live.
+func timesOf(r *tablequeue.Row) (at, after, ttl number) {
+	if !r.At.IsZero() {
+		at = number(r.At.UnixMicro())
+	}
+	if r.Removes {
+		return 0, 0, removed
+	}
+	return at, number(r.After.Microseconds()), number(r.TTL.Microseconds())
+}
+
+// lone reports whether o is one row that is visible at once, which needs no arrays.
+func (o *out) lone() bool { return len(o.rows) == 1 && !o.timed }
+
+// values are the parameters of an insert in a handler's transaction.
+func (o *out) values() []any {
+	if !o.lone() {
+		return o.arrays()
+	}
+	r := o.rows[0]
+	args := []any{string(textOf(r.Headers)), bytesOf(r.Body)}
+	if o.leased {
+		args = append(args, r.Lease, o.unit.LeaseFor.Microseconds(), o.unit.LeaseOwner)
+	}
+	return args
+}
+
+// array is a parameter of the engine's statements. It is encoded in one piece: pgx encodes element
+// by element, and copies the headers and bodies of a batch each time its buffer grows.
+type array[E element] []E
+
+// element is a value of an array.
+type element interface {
+	number | text | blob
+	oid() uint32
+	size() int // in bytes
+	appendTo(buf []byte) []byte
+}
+
+// The elements of arrays.
+type (
+	number int64  // bigint
+	text   string // text
+	blob   []byte // bytea; nil is empty, as NServiceBus cannot read null
+)
+
+func (number) oid() uint32 { return pgtype.Int8OID }
+
+func (text) oid() uint32 { return pgtype.TextOID }
+
+func (blob) oid() uint32 { return pgtype.ByteaOID }
+
+func (number) size() int { return 8 }
+
+func (t text) size() int { return len(t) }
+
+func (b blob) size() int { return len(b) }
+
+func (n number) appendTo(buf []byte) []byte { return binary.BigEndian.AppendUint64(buf, uint64(n)) }
+
+func (t text) appendTo(buf []byte) []byte { return append(buf, t...) }
+
+func (b blob) appendTo(buf []byte) []byte { return append(buf, b...) }
+
+// textOf returns b as text without a copy. The text is valid until b changes.
+func textOf(b []byte) text { return text(unsafe.String(unsafe.SliceData(b), len(b))) }
+
+// appendTo appends the array in PostgreSQL's binary format (array_recv in arrayfuncs.c): the number
+// of dimensions, a flag for nulls, the element type, the length, the first index, and then each
+// element after its size.
+func (a array[E]) appendTo(buf []byte) []byte {
+	const lead, dimensions, nulls, first = 20, 1, 1, 1
+	size := lead
+	for _, e := range a {
+		size += 4 + e.size()
+	}
+	buf = slices.Grow(buf, size)
+	var e E
+	for _, n := range []uint32{dimensions, nulls, e.oid(), uint32(len(a)), first} {
+		buf = binary.BigEndian.AppendUint32(buf, n)
+	}
+	for _, e := range a {
+		buf = binary.BigEndian.AppendUint32(buf, uint32(int32(e.size())))
+		buf = e.appendTo(buf)
+	}
+	return buf
+}
+
+// arrayCodec is pgx's codec with support for array.
+type arrayCodec struct{ pgtype.Codec }
+
+// useArrays registers arrayCodec for a connection.
+func useArrays(m *pgtype.Map) {
+	for _, oid := range []uint32{pgtype.Int8ArrayOID, pgtype.TextArrayOID, pgtype.ByteaArrayOID} {
+		if t, ok := m.TypeForOID(oid); ok {
+			m.RegisterType(&pgtype.Type{Name: t.Name, OID: oid, Codec: arrayCodec{t.Codec}})
+		}
+	}
+}
+
+// PlanEncode implements [pgtype.Codec].
+func (c arrayCodec) PlanEncode(
+	m *pgtype.Map, oid uint32, format int16, value any,
+) pgtype.EncodePlan {
+	if _, ok := value.(appender); ok && format == pgtype.BinaryFormatCode {
+		return arrayPlan{}
+	}
+	return c.Codec.PlanEncode(m, oid, format, value)
+}
+
+type appender interface{ appendTo(buf []byte) []byte }
+
+type arrayPlan struct{}
+
+// Encode implements [pgtype.EncodePlan].
+func (arrayPlan) Encode(value any, buf []byte) ([]byte, error) {
+	a, ok := value.(appender)
+	if !ok {
+		return nil, fmt.Errorf("%T is no array", value)
+	}
+	return a.appendTo(buf), nil
+}
+
+// plain replaces arrays by slices, which every connection can encode.
+func plain(arrays []any) []any {
+	for i, a := range arrays {
+		switch a := a.(type) {
+		case array[text]:
+			arrays[i] = convert(a, func(t text) string { return string(t) })
+		case array[number]:
+			arrays[i] = convert(a, func(n number) int64 { return int64(n) })
+		case array[blob]:
+			arrays[i] = convert(a, func(b blob) []byte { return bytesOf(b) })
+		}
+	}
+	return arrays
+}
+
+// bytesOf returns body, and an empty slice for nil, which would be null.
+func bytesOf(body []byte) []byte {
+	if body == nil {
+		return []byte{}
+	}
+	return body
+}
+
+func convert[To any, From element](a array[From], to func(From) To) []To {
+	all := make([]To, len(a))
+	for i, e := range a {
+		all[i] = to(e)
+	}
+	return all
 }

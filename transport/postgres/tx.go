@@ -1,10 +1,13 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -31,8 +35,8 @@ type transactions struct {
 	open map[*handlerTx]struct{}
 }
 
-// connect opens the handlers' pool, unless the caller has given a pool.
-func (ts *transactions) connect(ctx context.Context, cfg *pgxpool.Config, name string) (err error) {
+// openPool opens the handlers' pool, unless the caller has given a pool.
+func (ts *transactions) openPool(ctx context.Context, cfg *pgxpool.Config, name string) (err error) {
 	if ts.callers != nil {
 		ts.handlers, ts.txs = ts.callers, make(slots, ts.MaxTx)
 		return nil
@@ -59,8 +63,8 @@ func (ts *transactions) abort() {
 	}
 }
 
-// disconnect closes the handlers' pool, unless the pool is the caller's.
-func (ts *transactions) disconnect() {
+// closePool closes the handlers' pool, unless the pool is the caller's.
+func (ts *transactions) closePool() {
 	defer time.AfterFunc(goodbye, ts.sockets.cut).Stop()
 	if ts.callers == nil {
 		ts.handlers.Close()
@@ -85,7 +89,10 @@ func (ts *transactions) Begin(ctx context.Context) (tablequeue.StoreTx, error) {
 		return nil, fmt.Errorf("postgres: begin: %w", err)
 	}
 	ts.standby.look(conn.Conn())
-	h := &handlerTx{of: ts, conn: conn, user: userTx{conn: conn.Conn()}, before: reportsOf(conn.Conn(), ts.address.pool)}
+	h := &handlerTx{
+		of: ts, conn: conn, user: userTx{conn: conn.Conn()},
+		before: reportsOf(conn.Conn(), ts.address.pool),
+	}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if ts.open == nil { // Close has ended the others
@@ -128,6 +135,18 @@ func (h *handlerTx) putBack(ctx context.Context, conn *pgxpool.Conn) {
 func (ts *transactions) putBack(conn *pgxpool.Conn) {
 	conn.Release() // which closes it unless the transaction has ended
 	ts.freeSlot()
+}
+
+// clear closes the connection of a transaction that has left something in its session.
+func (ts *transactions) clear(ctx context.Context, conn *pgx.Conn, t traces) {
+	if t.left == "" {
+		return
+	}
+	if ts.told.first(t.by + " " + t.left) {
+		ts.log.WarnContext(ctx, "a handler's statement leaves something in its session, which the next handler would meet: the connection is closed. "+
+			"Use SET LOCAL, set_config(…, true), pg_advisory_xact_lock and ON COMMIT DROP instead", slog.String("statement", t.left), slog.String("function", t.by))
+	}
+	_ = conn.Close(ctx) // the pool opens another
 }
 
 func (ts *transactions) freeSlot() {
@@ -303,7 +322,10 @@ func (ts *transactions) queueRecord(b *pgx.Batch, g *group, u *tablequeue.Unit) 
 		b.Queue(g.inbox.record, uuid.Text(u.Key.ID), int32(u.Key.Sum))
 	}
 	for _, o := range g.outs {
-		key := shape{to: o.to.name, timed: o.timed, foreign: o.foreign, leased: o.leased, counted: o.counted, lone: o.lone(), single: true}
+		key := shape{
+			to: o.to.name, timed: o.timed, foreign: o.foreign, leased: o.leased, counted: o.counted,
+			lone: o.lone(), single: true,
+		}
 		q := b.Queue(ts.writer.statement(key, func() string {
 			if o.counted {
 				return o.countedInsert(insertOne(o, 1), o.wanted(1))
@@ -354,212 +376,144 @@ func (h *handlerTx) Rollback(ctx context.Context) error {
 	return failure(err, "rollback")
 }
 
-// Exec implements [pgx.Tx]. A statement that sets the isolation level decides whether the message's
-// row is locked.
-func (u *userTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	u.note(sql)
-	snapshot, sets := isolation(sql)
-	if (sets || !u.lock.wanted) && u.first(args) {
-		results := u.beginWith(ctx, &pgx.QueuedQuery{SQL: sql, Arguments: args})
-		tag, err := results.Exec()
-		err = cmp.Or(err, results.Close())
-		if sets && err == nil {
-			u.lock.wanted = snapshot
+// queryCanceled is the SQLSTATE of a statement that was cancelled.
+const queryCanceled = "57014"
+
+const (
+	lockWatchFirst = 100 * time.Millisecond // before the first query, like dialect.LockWait
+	lockWatchNext  = 250 * time.Millisecond // between two queries
+	lockWatchMost  = 2 * time.Second        // for a query
+)
+
+// A lockWatch cancels the commit of a handler's transaction that waits for a table which another
+// session has locked, or for longer than a second for a row. To set lock_timeout for that statement
+// alone would cost every handler two further statements.
+type lockWatch struct {
+	inspector *inspector
+	conn      *pgx.Conn
+	unit      *tablequeue.Unit // to be written
+	began     time.Time
+
+	mu        sync.Mutex // guards the rest; held during a query
+	timer     *time.Timer
+	over      bool
+	cancelled bool
+}
+
+// watchLocks begins to watch conn, which writes u.
+func (ts *transactions) watchLocks(conn *pgx.Conn, u *tablequeue.Unit) *lockWatch {
+	w := &lockWatch{inspector: ts.inspector, conn: conn, unit: u, began: time.Now()}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer = time.AfterFunc(lockWatchFirst, w.look)
+	return w
+}
+
+func (w *lockWatch) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.over {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lockWatchMost)
+	defer cancel()
+	// A query that fails is repeated. The statement itself reports a fault of the server.
+	locked, err := w.inspector.Locked(ctx, dialect.Queues([]*tablequeue.Unit{w.unit}))
+	if err == nil && slices.Contains(locked, true) || w.waitsLong(ctx) {
+		w.cancelled = true
+		if w.conn.PgConn().CancelRequest(ctx) == nil {
+			return
 		}
-		return tag, err
 	}
-	tx, err := u.begun(ctx)
-	if err != nil {
-		return pgconn.CommandTag{}, err
-	}
-	return tx.Exec(ctx, sql, args...)
+	w.timer.Reset(lockWatchNext)
 }
 
-func (u *userTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	u.note(sql)
-	if !u.lock.wanted && u.first(args) {
-		results := u.beginWith(ctx, &pgx.QueuedQuery{SQL: sql, Arguments: args})
-		rows, err := results.Query()
-		if err != nil {
-			_ = results.Close()
-		}
-		return &batchRows{Rows: rows, results: results}, err
-	}
-	tx, err := u.begun(ctx)
-	if err != nil {
-		return failedRows{err}, err
-	}
-	return tx.Query(ctx, sql, args...)
-}
+// waitsForLock reports whether the session $1 waits for a lock. A session of the same role may see
+// it (pg_stat_get_activity).
+const waitsForLock = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock')`
 
-func (u *userTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	u.note(sql)
-	if !u.lock.wanted && u.first(args) {
-		results := u.beginWith(ctx, &pgx.QueuedQuery{SQL: sql, Arguments: args})
-		return firstRow{results.QueryRow(), results}
-	}
-	tx, err := u.begun(ctx)
-	if err != nil {
-		return failedRows{err}
-	}
-	return tx.QueryRow(ctx, sql, args...)
-}
-
-func (u *userTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	u.noteAll(b)
-	return u.send(ctx, b)
-}
-
-// send is SendBatch, also for statements of the engine.
-func (u *userTx) send(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	if !u.lock.wanted && u.first(nil) {
-		return firstBatch{u.beginWith(ctx, b.QueuedQueries...)}
-	}
-	tx, err := u.begun(ctx)
-	if err != nil {
-		return failedBatch{err}
-	}
-	return tx.SendBatch(ctx, b)
-}
-
-// first reports whether the next statement, with args, can begin the transaction in a batch. There
-// pgx accepts no options in args.
-func (u *userTx) first(args []any) bool {
-	if u.tx != nil || u.err != nil || u.isOver() {
+// waitsLong reports whether a commit that sends messages waits for a lock, more than a second after
+// its begin. An insert of a named row waits for other transactions with the name.
+func (w *lockWatch) waitsLong(ctx context.Context) (waits bool) {
+	if time.Since(w.began) < dialect.LongLockWait || len(w.unit.Rows) == 0 || w.unit.HasNames() {
 		return false
 	}
-	if len(args) == 0 {
-		return true
+	err := w.inspector.writes.QueryRow(ctx, waitsForLock, int64(w.conn.PgConn().PID())).Scan(&waits)
+	return err == nil && waits
+}
+
+// end ends the watch. It returns err, or a lock error where the watch has caused err by its cancel
+// request. A connection with a cancel request is closed: the request may reach the server late, and
+// would cancel the next statement.
+func (w *lockWatch) end(err error) error {
+	w.timer.Stop()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	if !w.cancelled {
+		return err
 	}
-	switch args[0].(type) {
-	case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
-		return false
+	closeSoon(w.conn)
+	if code(err) != queryCanceled {
+		return err
 	}
-	return true
-}
-
-// beginWith begins the transaction in one round trip with queries, whose results it returns.
-func (u *userTx) beginWith(ctx context.Context, queries ...*pgx.QueuedQuery) pgx.BatchResults {
-	var b pgx.Batch
-	b.BeginTx(pgx.TxOptions{})
-	b.QueuedQueries = append(b.QueuedQueries, queries...)
-	results := u.conn.SendBatch(ctx, &b)
-	if _, u.err = results.Exec(); u.err == nil {
-		u.tx = results.Tx()
+	locked := &pgconn.PgError{
+		Severity: "ERROR", Code: lockNotAvailable, Message: "a queue that is sent to takes no messages, because of a lock",
 	}
-	return results
+	if errors.Is(err, errWrites) { // the messages were inserted: the commit waits, as for a deferred trigger
+		locked.Message = "the commit waits for a lock of another transaction"
+		return fmt.Errorf("%w: %w", errWrites, locked)
+	}
+	return locked
 }
 
-// firstRow is the last row of a batch. Scan closes the batch.
-type firstRow struct {
-	pgx.Row
-	results pgx.BatchResults
+var _ tablequeue.Locker = (*handlerTx)(nil)
+
+// rowLock locks the row of a message for its transaction. Above READ COMMITTED every change that
+// others make after the first statement is a conflict, even a renewal of the lease. So a statement
+// before the first locks the row, and the lease is not renewed: claims skip locked rows.
+type rowLock struct {
+	wanted bool // and not yet taken
+	table  *table
+	lease  tablequeue.Lease
+	hold   func()
 }
 
-func (r firstRow) Scan(dest ...any) error {
-	err := r.Row.Scan(dest...)
-	return cmp.Or(err, r.results.Close())
+// Completes implements [tablequeue.Locker].
+func (h *handlerTx) Completes(queue string, l tablequeue.Lease, hold func()) {
+	h.user.lock = rowLock{wanted: h.of.snapshots, table: h.of.table(queue), lease: l, hold: hold}
 }
 
-// firstBatch hides the transaction that the batch has begun, which the endpoint ends.
-type firstBatch struct{ pgx.BatchResults }
-
-func (firstBatch) Tx() pgx.Tx { return nil }
-
-var _ pgx.Tx = savepoint{}
-
-// savepoint is a handler's transaction within its transaction. It is over when that is: the
-// connection is then used by others.
-type savepoint struct {
-	pgx.Tx
-	user *userTx
-}
-
-// within returns a savepoint for the result of a Begin.
-func within(tx pgx.Tx, err error, user *userTx) (pgx.Tx, error) {
+func (l *rowLock) take(ctx context.Context, tx pgx.Tx) error {
+	l.hold()
+	var seq int64
+	// Planned anew each time: a cached plan may be for an empty queue.
+	err := tx.QueryRow(ctx, l.table.lock, pgx.QueryExecModeExec, l.lease.Seq, l.lease.ID).Scan(&seq)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = transport.ErrLeaseLost
+	}
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("postgres: lock message %d of queue %q: %w", l.lease.Seq, l.table.name, err)
 	}
-	return savepoint{tx, user}, nil
+	return nil
 }
 
-func (s savepoint) Begin(ctx context.Context) (pgx.Tx, error) {
-	if s.user.isOver() {
-		return nil, errOver
+var setsIsolation = regexp.MustCompile(`(?is)^set\s+transaction\b.*\bisolation\s+level\s+(serializable|repeatable\s+read|read\s+committed|read\s+uncommitted)\b`)
+
+// isolation reports whether a statement sets the level of its transaction, and whether that level
+// keeps a snapshot.
+func isolation(sql string) (snapshot, sets bool) {
+	sql = strings.TrimLeft(sql, " \t\r\n")
+	if len(sql) < 3 || len(sql) > 1000 || !strings.EqualFold(sql[:3], "set") {
+		return false, false // the common case
 	}
-	tx, err := s.Tx.Begin(ctx)
-	return within(tx, err, s.user)
+	level := setsIsolation.FindStringSubmatch(sql)
+	if level == nil {
+		return false, false
+	}
+	return keepsSnapshot(strings.Join(strings.Fields(level[1]), " ")), true
 }
 
-func (s savepoint) Commit(ctx context.Context) error {
-	if s.user.isOver() {
-		return errOver
-	}
-	return s.Tx.Commit(ctx)
-}
-
-func (s savepoint) Rollback(ctx context.Context) error {
-	if s.user.isOver() {
-		return errOver
-	}
-	return s.Tx.Rollback(ctx)
-}
-
-func (s savepoint) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	if s.user.isOver() {
-		return pgconn.CommandTag{}, errOver
-	}
-	s.user.note(sql)
-	return s.Tx.Exec(ctx, sql, args...)
-}
-
-func (s savepoint) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if s.user.isOver() {
-		return failedRows{errOver}, errOver
-	}
-	s.user.note(sql)
-	return s.Tx.Query(ctx, sql, args...)
-}
-
-func (s savepoint) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if s.user.isOver() {
-		return failedRows{errOver}
-	}
-	s.user.note(sql)
-	return s.Tx.QueryRow(ctx, sql, args...)
-}
-
-func (s savepoint) Prepare(
-	ctx context.Context, name, sql string,
-) (*pgconn.StatementDescription, error) {
-	if s.user.isOver() {
-		return nil, errOver
-	}
-	s.user.note(sql)
-	return s.Tx.Prepare(ctx, name, sql)
-}
-
-func (s savepoint) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	if s.user.isOver() {
-		return failedBatch{errOver}
-	}
-	s.user.noteAll(b)
-	return s.Tx.SendBatch(ctx, b)
-}
-
-func (s savepoint) CopyFrom(
-	ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource,
-) (int64, error) {
-	if s.user.isOver() {
-		return 0, errOver
-	}
-	return s.Tx.CopyFrom(ctx, table, columns, from)
-}
-
-// LargeObjects returns the zero value, which cannot be used, when the transaction is over.
-func (s savepoint) LargeObjects() pgx.LargeObjects {
-	if s.user.isOver() {
-		return pgx.LargeObjects{}
-	}
-	return s.Tx.LargeObjects()
+func keepsSnapshot(level string) bool {
+	return slices.Contains([]string{"serializable", "repeatable read"}, strings.ToLower(level))
 }

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -91,18 +90,6 @@ func (t *told) first(name string) bool {
 	}
 	t.names[name] = true
 	return true
-}
-
-// clear closes the connection of a transaction that has left something in its session.
-func (ts *transactions) clear(ctx context.Context, conn *pgx.Conn, t traces) {
-	if t.left == "" {
-		return
-	}
-	if ts.told.first(t.by + " " + t.left) {
-		ts.log.WarnContext(ctx, "a handler's statement leaves something in its session, which the next handler would meet: the connection is closed. "+
-			"Use SET LOCAL, set_config(…, true), pg_advisory_xact_lock and ON COMMIT DROP instead", slog.String("statement", t.left), slog.String("function", t.by))
-	}
-	_ = conn.Close(ctx) // the pool opens another
 }
 
 func (t *traces) noteAll(b *pgx.Batch) {

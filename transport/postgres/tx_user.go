@@ -64,7 +64,8 @@ var (
 	errOver      = fmt.Errorf("postgres: the transaction is over: %w", pgx.ErrTxClosed)
 )
 
-func (*userTx) Commit(context.Context) error   { return errEndpoints }
+func (*userTx) Commit(context.Context) error { return errEndpoints }
+
 func (*userTx) Rollback(context.Context) error { return errEndpoints }
 
 // begun returns the transaction, and begins it when it has not begun.
@@ -92,6 +93,102 @@ func (u *userTx) Begin(ctx context.Context) (pgx.Tx, error) {
 }
 
 func (u *userTx) isOver() bool { return u.over.Load() }
+
+// Exec implements [pgx.Tx]. A statement that sets the isolation level decides whether the message's
+// row is locked.
+func (u *userTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	u.note(sql)
+	snapshot, sets := isolation(sql)
+	if (sets || !u.lock.wanted) && u.first(args) {
+		results := u.beginWith(ctx, &pgx.QueuedQuery{SQL: sql, Arguments: args})
+		tag, err := results.Exec()
+		err = cmp.Or(err, results.Close())
+		if sets && err == nil {
+			u.lock.wanted = snapshot
+		}
+		return tag, err
+	}
+	tx, err := u.begun(ctx)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	return tx.Exec(ctx, sql, args...)
+}
+
+func (u *userTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	u.note(sql)
+	if !u.lock.wanted && u.first(args) {
+		results := u.beginWith(ctx, &pgx.QueuedQuery{SQL: sql, Arguments: args})
+		rows, err := results.Query()
+		if err != nil {
+			_ = results.Close()
+		}
+		return &batchRows{Rows: rows, results: results}, err
+	}
+	tx, err := u.begun(ctx)
+	if err != nil {
+		return failedRows{err}, err
+	}
+	return tx.Query(ctx, sql, args...)
+}
+
+func (u *userTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	u.note(sql)
+	if !u.lock.wanted && u.first(args) {
+		results := u.beginWith(ctx, &pgx.QueuedQuery{SQL: sql, Arguments: args})
+		return firstRow{results.QueryRow(), results}
+	}
+	tx, err := u.begun(ctx)
+	if err != nil {
+		return failedRows{err}
+	}
+	return tx.QueryRow(ctx, sql, args...)
+}
+
+func (u *userTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	u.noteAll(b)
+	return u.send(ctx, b)
+}
+
+// send is SendBatch, also for statements of the engine.
+func (u *userTx) send(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	if !u.lock.wanted && u.first(nil) {
+		return firstBatch{u.beginWith(ctx, b.QueuedQueries...)}
+	}
+	tx, err := u.begun(ctx)
+	if err != nil {
+		return failedBatch{err}
+	}
+	return tx.SendBatch(ctx, b)
+}
+
+// first reports whether the next statement, with args, can begin the transaction in a batch. There
+// pgx accepts no options in args.
+func (u *userTx) first(args []any) bool {
+	if u.tx != nil || u.err != nil || u.isOver() {
+		return false
+	}
+	if len(args) == 0 {
+		return true
+	}
+	switch args[0].(type) {
+	case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
+		return false
+	}
+	return true
+}
+
+// beginWith begins the transaction in one round trip with queries, whose results it returns.
+func (u *userTx) beginWith(ctx context.Context, queries ...*pgx.QueuedQuery) pgx.BatchResults {
+	var b pgx.Batch
+	b.BeginTx(pgx.TxOptions{})
+	b.QueuedQueries = append(b.QueuedQueries, queries...)
+	results := u.conn.SendBatch(ctx, &b)
+	if _, u.err = results.Exec(); u.err == nil {
+		u.tx = results.Tx()
+	}
+	return results
+}
 
 func (u *userTx) CopyFrom(
 	ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource,
@@ -126,6 +223,22 @@ func (u *userTx) LargeObjects() pgx.LargeObjects {
 // Conn returns the connection, for its type map. A statement that is executed on the connection
 // itself is not seen: neither a setting that the statement leaves, nor the end of the transaction.
 func (u *userTx) Conn() *pgx.Conn { return u.conn }
+
+// firstRow is the last row of a batch. Scan closes the batch.
+type firstRow struct {
+	pgx.Row
+	results pgx.BatchResults
+}
+
+func (r firstRow) Scan(dest ...any) error {
+	err := r.Row.Scan(dest...)
+	return cmp.Or(err, r.results.Close())
+}
+
+// firstBatch hides the transaction that the batch has begun, which the endpoint ends.
+type firstBatch struct{ pgx.BatchResults }
+
+func (firstBatch) Tx() pgx.Tx { return nil }
 
 var (
 	_ pgx.Rows         = failedRows{}
@@ -206,3 +319,101 @@ func (b failedBatch) QueryRow() pgx.Row { return failedRows(b) }
 func (b failedBatch) Close() error { return b.err }
 
 func (failedBatch) Tx() pgx.Tx { return nil }
+
+var _ pgx.Tx = savepoint{}
+
+// savepoint is a handler's transaction within its transaction. It is over when that is: the
+// connection is then used by others.
+type savepoint struct {
+	pgx.Tx
+	user *userTx
+}
+
+// within returns a savepoint for the result of a Begin.
+func within(tx pgx.Tx, err error, user *userTx) (pgx.Tx, error) {
+	if err != nil {
+		return nil, err
+	}
+	return savepoint{tx, user}, nil
+}
+
+func (s savepoint) Begin(ctx context.Context) (pgx.Tx, error) {
+	if s.user.isOver() {
+		return nil, errOver
+	}
+	tx, err := s.Tx.Begin(ctx)
+	return within(tx, err, s.user)
+}
+
+func (s savepoint) Commit(ctx context.Context) error {
+	if s.user.isOver() {
+		return errOver
+	}
+	return s.Tx.Commit(ctx)
+}
+
+func (s savepoint) Rollback(ctx context.Context) error {
+	if s.user.isOver() {
+		return errOver
+	}
+	return s.Tx.Rollback(ctx)
+}
+
+func (s savepoint) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if s.user.isOver() {
+		return pgconn.CommandTag{}, errOver
+	}
+	s.user.note(sql)
+	return s.Tx.Exec(ctx, sql, args...)
+}
+
+func (s savepoint) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if s.user.isOver() {
+		return failedRows{errOver}, errOver
+	}
+	s.user.note(sql)
+	return s.Tx.Query(ctx, sql, args...)
+}
+
+func (s savepoint) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if s.user.isOver() {
+		return failedRows{errOver}
+	}
+	s.user.note(sql)
+	return s.Tx.QueryRow(ctx, sql, args...)
+}
+
+func (s savepoint) Prepare(
+	ctx context.Context, name, sql string,
+) (*pgconn.StatementDescription, error) {
+	if s.user.isOver() {
+		return nil, errOver
+	}
+	s.user.note(sql)
+	return s.Tx.Prepare(ctx, name, sql)
+}
+
+func (s savepoint) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	if s.user.isOver() {
+		return failedBatch{errOver}
+	}
+	s.user.noteAll(b)
+	return s.Tx.SendBatch(ctx, b)
+}
+
+func (s savepoint) CopyFrom(
+	ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource,
+) (int64, error) {
+	if s.user.isOver() {
+		return 0, errOver
+	}
+	return s.Tx.CopyFrom(ctx, table, columns, from)
+}
+
+// LargeObjects returns the zero value, which cannot be used, when the transaction is over.
+func (s savepoint) LargeObjects() pgx.LargeObjects {
+	if s.user.isOver() {
+		return pgx.LargeObjects{}
+	}
+	return s.Tx.LargeObjects()
+}

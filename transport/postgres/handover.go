@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
-	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
-	"github.com/holdfast-go/holdfast/transport"
 )
 
 var _ tablequeue.HandingOver = (*store)(nil)
@@ -218,23 +215,6 @@ func (h *handingOver) dropColumns(ctx context.Context, tx pgx.Tx, t *table) erro
 	)
 }
 
-// An endpoint of NServiceBus keeps its delayed messages in a table with the columns headers, body
-// and due, and an id without a meaning. The endpoint assigns the time in UTC as a timestamp without
-// a zone to due, a timestamptz: the server reads the value as a time in the session's time zone,
-// and compares the value in the same way. So due is wrong by the offset of the zone, and right in
-// all sessions with the same zone.
-
-// nowInSession is the current time as NServiceBus writes and compares it.
-const nowInSession = `(now() AT TIME ZONE 'UTC')::timestamptz`
-
-// delayedTable returns the quoted name of the table with the delayed messages of NServiceBus beside
-// t. ok is false if the server would truncate the name.
-func (s *schema) delayedTable(t *table) (quoted string, ok bool) {
-	schema, plain := s.split(t.name)
-	name := plain + tablequeue.DelayedSuffix
-	return quote(schema, name), len(name) <= maxName
-}
-
 // delayedColumns returns the number of columns of the table $1 that a table of delayed messages has;
 // null if the table does not exist.
 const delayedColumns = `SELECT CASE WHEN to_regclass($1) IS NOT NULL THEN (
@@ -288,104 +268,4 @@ func (h *handingOver) MoveDue(
 		moved = 0
 	}
 	return moved, time.Duration(micros) * time.Microsecond, h.failed(err, "move delayed messages into queue %q", queue)
-}
-
-// A queue table of NServiceBus has the columns id (a uuid), expires (without a zone, in UTC),
-// headers, body and seq, and can be sent to. A store detects such a table when the server refuses
-// the first row for it, and remembers that.
-
-// SQLSTATEs with which a foreign table refuses rows.
-const (
-	undefinedColumn  = "42703"
-	notNullViolation = "23502" // of id, which has no default there
-
-	insufficientPrivilege = "42501"
-)
-
-// Reasons why a table is not received from.
-var (
-	errOlder error = &tablequeue.UnfitError{
-		Reason: `its table is of an earlier version: run the installer, or the script that "holdfast sql script" prints`,
-	}
-	errAdopting error = &tablequeue.UnfitError{
-		Reason: `its table has been taken over from NServiceBus in part: repeat "holdfast endpoint create --adopt", or Install with Adopt`,
-	}
-)
-
-// foreignColumns are the columns of a foreign table.
-var foreignColumns = []string{"id", "expires", "headers", "body", "seq"}
-
-// unfit returns the reason why a queue's table, by its columns, is none that this version receives
-// from: [transport.ErrNoQueue], errOlder, [dialect.ErrForeign], or another [*tablequeue.UnfitError]
-// for a table that is no queue.
-func unfit(ctx context.Context, db querier, t *table) error {
-	var columns []string
-	err := db.QueryRow(ctx, `SELECT array_agg(attname::text) FROM pg_attribute
-WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, t.quoted).Scan(&columns)
-	switch {
-	case err != nil:
-		return err
-	case len(columns) == 0:
-		return transport.ErrNoQueue
-	case !slices.Contains(columns, "lease_id"):
-		return unfitForeign(columns)
-	case !slices.Contains(columns, "expires"):
-		return errOlder
-	}
-	return nil
-}
-
-func unfitForeign(columns []string) error {
-	for _, c := range foreignColumns {
-		if !slices.Contains(columns, c) {
-			return &tablequeue.UnfitError{Reason: fmt.Sprintf("its table is no queue: it has no column %q", c)}
-		}
-	}
-	return dialect.ErrForeign
-}
-
-// refusedByForeign reports whether the server may have refused rows because of a foreign table.
-func refusedByForeign(err error) bool {
-	return slices.Contains([]string{undefinedColumn, notNullViolation}, code(err))
-}
-
-// Foreign implements [tablequeue.Foreign].
-func (s *schema) Foreign(queue string) bool { return s.table(queue).foreign.Load() }
-
-// detectForeign reports whether a queue's table is foreign, which was not known.
-func (w *writer) detectForeign(ctx context.Context, queue string, _ error) bool {
-	t := w.table(queue)
-	foreign := errors.Is(unfit(ctx, w.writes, t), dialect.ErrForeign)
-	return foreign && t.foreign.CompareAndSwap(false, true)
-}
-
-// Exists implements [tablequeue.Topology].
-func (in *inspector) Exists(ctx context.Context, queue string) error {
-	t := in.table(queue)
-	err := unfit(ctx, in.writes, t)
-	if err == nil {
-		t.foreign.Store(false) // it may have been taken over
-		err = in.usable(ctx, t.name)
-	}
-	if err == nil {
-		err = errors.Join(in.warnOfFilters(ctx, t), in.warnOfRouting(ctx))
-	}
-	return failure(err, "queue %q in schema %q", queue, in.Schema)
-}
-
-// usable refuses a table of a later version, whose columns may have another meaning, and one that
-// is being taken over. Where no version can be read the columns decide.
-func (in *inspector) usable(ctx context.Context, queue string) error {
-	var version int
-	err := in.writes.QueryRow(ctx, `SELECT coalesce(max(version), 1) FROM `+in.versions()+` WHERE name = $1`, pgx.QueryExecModeExec, queue).Scan(&version)
-	switch {
-	case code(err) == undefinedTable || code(err) == insufficientPrivilege:
-		return nil
-	case err == nil && version == adoptingVersion:
-		return errAdopting
-	case err == nil && version > tableVersion:
-		return &tablequeue.UnfitError{Reason: fmt.Sprintf(
-			"its table is of version %d, this program knows those up to %d: update this program", version, tableVersion)}
-	}
-	return err
 }

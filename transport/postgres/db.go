@@ -1,9 +1,12 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -17,6 +20,175 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/transport"
 )
+
+// db is the database of a store: its tables, and the connections. The parts of the store share it.
+type db struct {
+	*schema
+	*connections
+	address  address
+	log      *slog.Logger
+	handlers *pgxpool.Pool // for transactions of handlers
+	standby  standby       // what their sessions say about the server
+}
+
+// pool is connections for one purpose.
+type pool struct {
+	*pgxpool.Pool
+	// first is the statement that begins a batch if sessions do not have the settings; else "".
+	first string
+}
+
+// batch returns a batch for statements of the engine on p.
+func (d *db) batch(p pool) *pgx.Batch {
+	var b pgx.Batch
+	if p.first != "" {
+		b.Queue(p.first)
+	}
+	return &b
+}
+
+// args returns parameters that the connections can encode.
+func (d *db) args(args []any) []any {
+	if d.pooled {
+		return plain(args)
+	}
+	return args
+}
+
+// execute executes a durable statement, in a batch with its settings where that is needed.
+func (d *db) execute(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	rows, err := d.query(ctx, d.writes, sql, args...)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	rows.Close()
+	return rows.CommandTag(), rows.Err()
+}
+
+// query executes a statement on a connection of p, in a batch with its settings where that is
+// needed.
+func (d *db) query(ctx context.Context, p pool, sql string, args ...any) (pgx.Rows, error) {
+	if !d.pooled {
+		return p.Query(ctx, sql, args...)
+	}
+	b := d.batch(p)
+	b.Queue(sql, plain(args)...)
+	results := p.SendBatch(ctx, b)
+	_, err := results.Exec()
+	var rows pgx.Rows
+	if err == nil {
+		rows, err = results.Query()
+	}
+	if err != nil {
+		return nil, errors.Join(err, results.Close())
+	}
+	return &batchRows{Rows: rows, results: results}, nil
+}
+
+// write sends a batch for s.writes. With an error it returns the index of the statement that
+// failed, or a larger one.
+func (d *db) write(ctx context.Context, b *pgx.Batch) (failed int, err error) {
+	conn, err := d.writes.Acquire(ctx)
+	if err != nil {
+		return unsent, fmt.Errorf("%w: %w", errNoConnection, err)
+	}
+	defer conn.Release()
+	if conn.Conn().IsClosed() {
+		return unsent, errNoConnection
+	}
+	results := conn.SendBatch(ctx, b)
+	failed, err = firstFailed(b, results)
+	return failed, d.sent(cmp.Or(err, results.Close()))
+}
+
+// unsent is the index of the failed statement of a batch that was not sent.
+const unsent = math.MaxInt
+
+// firstFailed reads the results of b until a statement fails, and returns the index of the
+// statement.
+func firstFailed(b *pgx.Batch, results pgx.BatchResults) (int, error) {
+	for i, q := range b.QueuedQueries {
+		if q.Fn != nil {
+			if err := q.Fn(results); err != nil {
+				return i, err
+			}
+		} else if _, err := results.Exec(); err != nil {
+			return i, err
+		}
+	}
+	return unsent, nil
+}
+
+// ofTables executes a query about the table of each of queues, without adding to the tables that
+// are remembered.
+func (d *db) ofTables(ctx context.Context, sql string, queues []string) ([]bool, error) {
+	names := make([]string, len(queues))
+	for i, q := range queues {
+		names[i] = quote(d.split(q))
+	}
+	rows, _ := d.writes.Query(ctx, sql, names) // an error is that of rows too
+	answers, err := pgx.CollectRows(rows, pgx.RowTo[bool])
+	if err == nil && len(answers) != len(queues) {
+		err = fmt.Errorf("%d answers for %d tables", len(answers), len(queues))
+	}
+	return answers, err
+}
+
+// Now implements [tablequeue.Timed].
+func (d *db) Now(ctx context.Context) (time.Time, error) {
+	var micros int64 // which no setting of a session formats
+	err := d.writes.QueryRow(ctx, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`).Scan(&micros)
+	return time.UnixMicro(micros), d.failed(err, "read the clock")
+}
+
+// A proxy that pools transactions may send the next statement to another session. Each batch then
+// sets the engine's planner options for itself, and statements are not prepared.
+
+// options are settings of a session, each with its name and its value.
+type options [][2]string
+
+// planner are the settings that keep the planner from reading whole tables, whatever the
+// statistics: a queue that was empty when its plan was made may have a million rows a moment later.
+// The statements themselves decide on the index and on the order of joins (byKey).
+var planner = options{
+	{"plan_cache_mode", "force_generic_plan"},
+	{"enable_seqscan", "off"},
+	{"enable_bitmapscan", "off"},
+	{"enable_mergejoin", "off"},
+	{"jit", "off"},
+}
+
+// The settings for each purpose.
+var (
+	// lazily is for statements whose commit does not wait for the disk. When a crash of the server
+	// undoes a claim, its rows are delivered again, and settling the lost deliveries fails.
+	lazily = planner.with("synchronous_commit", "off")
+	// claiming has a bound on waiting for table locks. Claims skip locked rows.
+	claiming = lazily.with("lock_timeout", claimLockWait)
+	// renewing has a short one: a row that another session has locked must not keep the leases of
+	// others from being renewed.
+	renewing = lazily.with("lock_timeout", dialect.LockWait)
+	// writing bounds the wait for locks: a batch has messages of many senders for many tables, of
+	// which one may be locked.
+	writing = planner.with("lock_timeout", dialect.LockWait)
+)
+
+func (o options) with(name, value string) options {
+	return append(slices.Clip(o), [2]string{name, value})
+}
+
+// textual are the settings of a role that change the text of values. Connections through a proxy
+// read values as text.
+var textual = options{{"bytea_output", "hex"}, {"datestyle", "ISO"}}
+
+// statement returns the statement that makes the settings for the rest of a batch.
+func (o options) statement() string {
+	var calls []string
+	for _, setting := range slices.Concat(o, textual) {
+		calls = append(calls, fmt.Sprintf("set_config('%s', '%s', true)", setting[0], setting[1]))
+	}
+	return "SELECT " + strings.Join(calls, ", ")
+}
 
 const (
 	undefinedTable   = "42P01"

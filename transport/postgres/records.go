@@ -62,9 +62,6 @@ type recordStatements struct {
 	create, lock, save, remove, forget, page, one, count, sample string
 }
 
-// records returns the table of records.
-func (s *schema) recordTable() string { return quote(s.Schema, dialect.RecordTable) }
-
 func newRecordStatements(records string) *recordStatements {
 	const counts = `SELECT count(*) FILTER (WHERE status = 1), count(*) FILTER (WHERE status = 2),
 	coalesce((extract(epoch FROM now() - min(changed) FILTER (WHERE status = 1)) * 1000000)::bigint, 0) FROM `
@@ -222,60 +219,14 @@ var (
 	unescaping = strings.NewReplacer(escape+"0", "\x00", escape+"1", escape)
 )
 
-func escaped(s string) string   { return escaping.Replace(s) }
+func escaped(s string) string { return escaping.Replace(s) }
+
 func unescaped(s string) string { return unescaping.Replace(s) }
 
 // parseID returns the id of a UUID's text.
 func parseID(text string) (id transport.RecordID, err error) {
 	_, err = hex.Decode(id[:], []byte(strings.ReplaceAll(text, "-", "")))
 	return id, err
-}
-
-// recordsVersion is the version of the table of records that this package creates.
-const recordsVersion = 1
-
-// recordStorage are the storage parameters of the table of records. Pages have room for updates of
-// records, which change no indexed column unless a record ends.
-const recordStorage = `fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0,
-	toast.autovacuum_vacuum_scale_factor = 0.05, toast.autovacuum_vacuum_cost_delay = 0`
-
-// installRecords returns the statements that create the table of records and its version, which is
-// among those of inboxes. Names are compared bytewise: another version of the system's collations
-// would damage the index.
-func (d *ddl) installRecords() []step {
-	name, records := dialect.RecordTable, d.recordTable()
-	version := `(SELECT version FROM ` + d.inboxVersions() + ` WHERE name = ` + literal(name) + `)`
-	return []step{
-		d.installInboxVersions(),
-		{"table of records", do(`IF ` + regclass(records) + ` IS NULL THEN
-CREATE TABLE ` + records + ` (
-	id uuid PRIMARY KEY,
-	kind text COLLATE "C" NOT NULL,
-	key text COLLATE "C" NOT NULL,
-	version bigint NOT NULL,
-	status smallint NOT NULL,
-	state json,
-	meta json,
-	started timestamptz NOT NULL DEFAULT clock_timestamp(),
-	changed timestamptz NOT NULL DEFAULT clock_timestamp(),
-	forget_at timestamptz
-) WITH (` + recordStorage + `);
-CREATE INDEX ` + quote(name+"_kind_key_idx") + ` ON ` + records + ` (kind, key);
-CREATE INDEX ` + quote(name+"_forget_at_idx") + ` ON ` + records + ` (forget_at) WHERE forget_at IS NOT NULL;
-` + d.versionedAs(name, recordsVersion) + `;
-ELSIF ` + strconv.Itoa(len(recordTableColumns)) + ` > (SELECT count(*) FROM pg_attribute WHERE attrelid = ` + regclass(records) + ` AND NOT attisdropped AND attname IN ` + literals(recordTableColumns) + `) THEN
-	RAISE EXCEPTION '% is a table of another kind: rename it', ` + literal(records) + `;
-ELSIF coalesce(` + version + `, 0) > ` + strconv.Itoa(recordsVersion) + ` THEN
-	RAISE EXCEPTION 'the table of records is of version %, this program knows version ` + strconv.Itoa(recordsVersion) + `: update this program', ` + version + `;
-ELSIF ` + version + ` IS NULL THEN
-	` + d.versionedAs(name, recordsVersion) + `;
-END IF`)},
-	}
-}
-
-// recordTableColumns are the columns of the table of records.
-var recordTableColumns = []string{
-	"id", "kind", "key", "version", "status", "state", "meta", "started", "changed", "forget_at",
 }
 
 // RecordsState implements [tablequeue.Records].
