@@ -16,8 +16,8 @@ import (
 
 func same(text string) string { return text }
 
-// handingOver answers as a server with the queue "in" and no table of delayed messages.
-func handingOver() map[string]answer {
+// handedOver answers as a server with the queue "in" and no table of delayed messages.
+func handedOver() map[string]answer {
 	left := numbers(0)
 	three := numbers(2)
 	three.then = &left
@@ -44,7 +44,7 @@ func TestTheHoldersOfLeasesAreNamed(t *testing.T) {
 }
 
 func TestDelayedMessagesAreMovedWithNewHeaders(t *testing.T) {
-	f, s := newFake(t, handingOver())
+	f, s := newFake(t, handedOver())
 	n, err := s.MoveDelayed(t.Context(), "in", "in", 500, func(text string) string { return strings.ToUpper(text) })
 	if err != nil || n != 2 {
 		t.Fatalf("moved %d, %v", n, err)
@@ -104,7 +104,7 @@ func TestAQueueThatCannotBeHandedOverIsUnfit(t *testing.T) {
 }
 
 func TestTheEndOfAHandOverIsOneTransactionUnderALock(t *testing.T) {
-	f, s := newFake(t, handingOver())
+	f, s := newFake(t, handedOver())
 	h := s.handOver("in")
 	f.answers[h.end] = answer{then: &answer{}}
 	moved, err := s.EndHandOver(t.Context(), "in", same)
@@ -129,7 +129,7 @@ func TestTheEndOfAHandOverIsOneTransactionUnderALock(t *testing.T) {
 		"a lease": {"SELECT count_big(*) FROM [dbo]", numbers(1), func(err error) bool { return errors.Is(err, tablequeue.ErrLeased) }},
 		"a lock":  {"TABLOCKX", serverError(lockTimeoutExceeded, 16), func(err error) bool { return s.Classify(err) == tablequeue.Locked }},
 	} {
-		f, s := newFake(t, handingOver())
+		f, s := newFake(t, handedOver())
 		f.answers[a.part] = a.answer
 		if _, err := s.EndHandOver(t.Context(), "in", same); !a.want(err) {
 			t.Errorf("%s: error %v", name, err)
@@ -142,7 +142,7 @@ func TestTheEndOfAHandOverIsOneTransactionUnderALock(t *testing.T) {
 }
 
 func TestAQueueIsHandedOverByTheEngine(t *testing.T) {
-	f, s := newFake(t, handingOver())
+	f, s := newFake(t, handedOver())
 	h := s.handOver("in")
 	c := tablequeue.Open(s, tablequeue.Config{Env: transport.Env{Endpoint: "in"}})
 	f.answers["count_big(CASE"] = rowsOf([]driver.Value{int64(1), int64(0), int64(2), int64(0)})

@@ -1,6 +1,7 @@
 package sqlserver
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -9,29 +10,39 @@ import (
 	"slices"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/internal/uuid"
+	"github.com/holdfast-go/holdfast/transport"
 )
+
+// writer is the part of a store that executes units.
+type writer struct{ *db }
 
 // Flush implements [tablequeue.Queues]. A single statement needs no transaction, unless a trigger
 // may skip some of its rows.
-func (s *store) Flush(ctx context.Context, units []*tablequeue.Unit) error {
-	return s.flush(ctx, units, lockWait)
+func (w *writer) Flush(ctx context.Context, units []*tablequeue.Unit) error {
+	return w.flush(ctx, units, lockWait)
 }
 
-func (s *store) flush(ctx context.Context, units []*tablequeue.Unit, wait string) error {
-	err := s.detector.Repeat(ctx, units, func() error {
-		if len(recordings(units))+len(settlings(units))+len(outgoings(units)) > 1 || named(units) || s.triggered(units) {
-			return s.inTx(ctx, func(tx *sql.Tx) error { return s.write(ctx, waiting{tx, wait}, units) })
+// FlushWaiting implements [tablequeue.Locks].
+func (w *writer) FlushWaiting(ctx context.Context, units []*tablequeue.Unit) error {
+	return w.flush(ctx, units, longLockWait)
+}
+
+func (w *writer) flush(ctx context.Context, units []*tablequeue.Unit, wait string) error {
+	err := w.detector.Repeat(ctx, units, func() error {
+		if len(recordings(units))+len(settlings(units))+len(outgoings(units)) > 1 || named(units) || w.triggered(units) {
+			return w.inTx(ctx, func(tx *sql.Tx) error { return w.write(ctx, waiting{tx, wait}, units) })
 		}
-		return s.write(ctx, waiting{s.db, wait}, units)
+		return w.write(ctx, waiting{w.engine, wait}, units)
 	})
 	return failed(err, "write")
 }
 
 // triggered reports whether rows of units are inserted into a table with triggers.
-func (s *store) triggered(units []*tablequeue.Unit) bool {
+func (w *writer) triggered(units []*tablequeue.Unit) bool {
 	return slices.ContainsFunc(units, func(u *tablequeue.Unit) bool {
-		return slices.ContainsFunc(u.Rows, func(r tablequeue.Row) bool { return s.table(r.Queue).traits.triggers })
+		return slices.ContainsFunc(u.Rows, func(r tablequeue.Row) bool { return w.table(r.Queue).traits.triggers })
 	})
 }
 
@@ -39,35 +50,45 @@ func (s *store) triggered(units []*tablequeue.Unit) bool {
 // it, whose inserts are rolled back.
 var errSkipped = errors.New("a trigger of the table has skipped a row")
 
-// inTx calls do in a transaction, which it commits when do returns nil.
-func (s *store) inTx(ctx context.Context, do func(tx *sql.Tx) error) error {
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return undoneError{err}
-	}
-	if err := do(tx); err != nil {
-		_ = tx.Rollback()
-		return undoneError{err}
-	}
-	return tx.Commit()
+// Texts before the statements that write, which set the wait for a lock. The pool resets it before
+// the connection's next use.
+const (
+	lockWait     = "SET LOCK_TIMEOUT " + dialect.LockWait + ";\n"
+	longLockWait = "SET LOCK_TIMEOUT 1000;\n" // dialect.LongLockWait
+	anyLockWait  = "SET LOCK_TIMEOUT -1;\n"
+	noLockWait   = "SET LOCK_TIMEOUT 0;\n"
+)
+
+// waiting executes statements with a text before each.
+type waiting struct {
+	on
+	text string
+}
+
+func (w waiting) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return w.on.QueryContext(ctx, w.text+query, args...)
+}
+
+func (w waiting) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	return w.on.ExecContext(ctx, w.text+query, args...)
 }
 
 // write settles the leased rows of units, records the keys of those that it has hit, and then
 // inserts the rows that were sent with them.
-func (s *store) write(ctx context.Context, o on, units []*tablequeue.Unit) error {
+func (w *writer) write(ctx context.Context, o on, units []*tablequeue.Unit) error {
 	for _, u := range units {
 		u.Lost, u.Handled = false, false // an attempt before may have set them
 	}
 	for _, r := range recordings(units) {
-		if err := s.complete(ctx, o, r); err != nil {
+		if err := w.complete(ctx, o, r); err != nil {
 			return err
 		}
 	}
 	keyless := slices.DeleteFunc(slices.Clone(units), func(u *tablequeue.Unit) bool { return u.Key != nil })
-	if err := s.settleAll(ctx, o, keyless); err != nil {
+	if err := w.settleAll(ctx, o, keyless); err != nil {
 		return err
 	}
-	return s.insert(ctx, o, executed(units))
+	return w.insert(ctx, o, executed(units))
 }
 
 // executed returns units without those whose lease is lost or whose key is known.
@@ -77,10 +98,108 @@ func executed(units []*tablequeue.Unit) []*tablequeue.Unit {
 
 func skipped(u *tablequeue.Unit) bool { return u.Lost || u.Handled }
 
+// Numbers by which the server refuses a second row with one key.
+const (
+	duplicateKey   = 2627
+	duplicateIndex = 2601
+)
+
+// errRival means that another transaction has recorded a key meanwhile. Repeated, the statement
+// finds that key.
+var errRival = errors.New("the message is handled at the same time elsewhere")
+
+// recording is the units that one statement records, each with another key. A unit with the key of
+// another is of a later recording, which finds that key unless the lease of the other was lost.
+type recording struct {
+	inbox string
+	units []*tablequeue.Unit
+}
+
+func recordings(units []*tablequeue.Unit) (all []*recording) {
+	for _, u := range units {
+		if u.Key == nil {
+			continue
+		}
+		i := slices.IndexFunc(all, func(r *recording) bool { return r.inbox == u.Inbox && r.of(u.Key.ID[:]) == nil })
+		if i < 0 {
+			i, all = len(all), append(all, &recording{inbox: u.Inbox})
+		}
+		all[i].units = append(all[i].units, u)
+	}
+	return all
+}
+
+// of returns the unit with the key id, or nil.
+func (r *recording) of(id []byte) *tablequeue.Unit {
+	for _, u := range r.units {
+		if bytes.Equal(u.Key.ID[:], id) {
+			return u
+		}
+	}
+	return nil
+}
+
+// complete records the keys of r, settles the rows of the units whose key is new, and removes the
+// keys of those whose lease is lost.
+func (w *writer) complete(ctx context.Context, o on, r *recording) error {
+	if err := w.record(ctx, o, r); err != nil {
+		return fmt.Errorf("record in inbox %q: %w", r.inbox, err)
+	}
+	if err := w.settleAll(ctx, o, executed(r.units)); err != nil {
+		return err
+	}
+	if err := w.unrecord(ctx, o, r); err != nil {
+		return fmt.Errorf("remove ids again from inbox %q: %w", r.inbox, err)
+	}
+	return nil
+}
+
+// record records the keys of r, and marks the units whose key is known.
+func (w *writer) record(ctx context.Context, o on, r *recording) error {
+	keys := make([]transport.HandledKey, len(r.units))
+	for i, u := range r.units {
+		keys[i], u.Handled = *u.Key, true
+	}
+	err := each(ctx, o, func(rows *sql.Rows) error {
+		var id []byte
+		if err := rows.Scan(&id); err != nil {
+			return err
+		}
+		u := r.of(id)
+		if u == nil {
+			return fmt.Errorf("the key %x was recorded, which is none of the batch", id)
+		}
+		u.Handled = false
+		return nil
+	}, w.inbox(r.inbox).record, keyed(keys))
+	if n := numberOf(err); n == duplicateKey || n == duplicateIndex {
+		err = fmt.Errorf("%w: %w", errRival, err)
+	}
+	return err
+}
+
+// unrecord removes the keys of those units whose lease is lost.
+func (w *writer) unrecord(ctx context.Context, o on, r *recording) error {
+	var keys []transport.HandledKey
+	for _, u := range r.units {
+		if u.Lost {
+			keys = append(keys, *u.Key)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	n, err := changed(ctx, o, w.inbox(r.inbox).forgetKeys, keyed(keys))
+	if err == nil && n != int64(len(keys)) {
+		err = fmt.Errorf("%d of %d keys were removed again", n, len(keys))
+	}
+	return err
+}
+
 // settleAll settles the leased rows of units.
-func (s *store) settleAll(ctx context.Context, o on, units []*tablequeue.Unit) error {
+func (w *writer) settleAll(ctx context.Context, o on, units []*tablequeue.Unit) error {
 	for _, g := range settlings(units) {
-		if err := s.settle(ctx, o, g); err != nil {
+		if err := w.settle(ctx, o, g); err != nil {
 			return fmt.Errorf("settle in queue %q: %w", g.queue, err)
 		}
 	}
@@ -109,7 +228,7 @@ func settlings(units []*tablequeue.Unit) (all []*settling) {
 	return all
 }
 
-func (s *store) settle(ctx context.Context, o on, g *settling) error {
+func (w *writer) settle(ctx context.Context, o on, g *settling) error {
 	named := make([][]any, len(g.units))
 	for i, u := range g.units {
 		u.Lost = true
@@ -126,9 +245,9 @@ func (s *store) settle(ctx context.Context, o on, g *settling) error {
 			named[i] = append(named[i], u.Note)
 		}
 	}
-	statement := s.table(g.queue).update
+	statement := w.table(g.queue).update
 	if g.remove {
-		statement = s.table(g.queue).remove
+		statement = w.table(g.queue).remove
 	}
 	return each(ctx, o, hits(func(i int) { g.units[i].Lost = false }), statement, list("rows", named))
 }
@@ -156,21 +275,21 @@ func outgoings(units []*tablequeue.Unit) (all []*outgoing) {
 	return all
 }
 
-func (s *store) insert(ctx context.Context, o on, units []*tablequeue.Unit) error {
+func (w *writer) insert(ctx context.Context, o on, units []*tablequeue.Unit) error {
 	for _, out := range outgoings(units) {
-		if err := s.insertRows(ctx, o, out, s.table(out.queue).insert); err != nil {
+		if err := w.insertRows(ctx, o, out, w.table(out.queue).insert); err != nil {
 			return fmt.Errorf("insert into queue %q: %w", out.queue, err)
 		}
 	}
-	return s.replace(ctx, o, units)
+	return w.replace(ctx, o, units)
 }
 
 // insertRows inserts rows and sets their Seq. The server returns the identities, which are in the
 // order of the rows, in any order.
-func (s *store) insertRows(ctx context.Context, o on, out *outgoing, statement string) error {
+func (w *writer) insertRows(ctx context.Context, o on, out *outgoing, statement string) error {
 	rows, bodies := encodeRows(out.rows)
 	args := []any{list("rows", rows), sql.Named("bodies", bodies)}
-	if s.table(out.queue).traits.foreign {
+	if w.table(out.queue).traits.foreign {
 		_, err := o.ExecContext(ctx, statement, args...)
 		return err
 	}
@@ -185,6 +304,81 @@ func (s *store) insertRows(ctx context.Context, o on, out *outgoing, statement s
 	for i, row := range out.rows {
 		if row.WantSeq {
 			row.Seq = seqs[i]
+		}
+	}
+	return nil
+}
+
+// named reports whether units have rows with names.
+func named(units []*tablequeue.Unit) bool {
+	return slices.ContainsFunc(units, func(u *tablequeue.Unit) bool {
+		for i := range u.Rows {
+			if u.Rows[i].Named() {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// replacement is the rows with names that a transaction leaves in a queue, in the order of the
+// names: of the rows with one name the last.
+type replacement struct {
+	queue string
+	rows  []*tablequeue.Row
+}
+
+func replacements(units []*tablequeue.Unit) (all []*replacement) {
+	for _, u := range units {
+		for i := range u.Rows {
+			row := &u.Rows[i]
+			if !row.Named() {
+				continue
+			}
+			at := slices.IndexFunc(all, func(r *replacement) bool { return r.queue == row.Queue })
+			if at < 0 {
+				at, all = len(all), append(all, &replacement{queue: row.Queue})
+			}
+			all[at].rows = append(all[at].rows, row)
+		}
+	}
+	for _, r := range all {
+		slices.SortStableFunc(r.rows, func(a, b *tablequeue.Row) int { return bytes.Compare(a.Name[:], b.Name[:]) })
+		last := r.rows[:0]
+		for i, row := range r.rows {
+			if i+1 == len(r.rows) || r.rows[i+1].Name != row.Name {
+				last = append(last, row)
+			}
+		}
+		r.rows = last
+	}
+	return all
+}
+
+// errNamedTwice means that another transaction has inserted a row with the same name meanwhile.
+// Repeated, the statements replace that row.
+var errNamedTwice = errors.New("another transaction sets the same name")
+
+// replace deletes the rows with the names of those of units, and inserts these.
+func (w *writer) replace(ctx context.Context, o on, units []*tablequeue.Unit) error {
+	for _, r := range replacements(units) {
+		names := make([]string, len(r.rows))
+		for i, row := range r.rows {
+			names[i] = uuid.Text(row.Name)
+		}
+		_, err := o.ExecContext(ctx, w.table(r.queue).vacate, list("names", names))
+		r.rows = slices.DeleteFunc(r.rows, func(row *tablequeue.Row) bool { return row.Removes })
+		if err == nil && len(r.rows) > 0 {
+			err = w.insertRows(ctx, o, &outgoing{queue: r.queue, rows: r.rows}, w.table(r.queue).insertNamed)
+		}
+		switch numberOf(err) {
+		case duplicateKey, duplicateIndex:
+			err = fmt.Errorf("%w: %w", errNamedTwice, err)
+		case invalidColumn, missingIndex:
+			err = fmt.Errorf("%w: %w", tablequeue.ErrNoTimers, err)
+		}
+		if err != nil {
+			return fmt.Errorf("replace in queue %q: %w", r.queue, err)
 		}
 	}
 	return nil

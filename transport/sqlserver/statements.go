@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
 // All statements of the SQL Server dialect. Lists are JSON parameters. A statement returns the
@@ -234,4 +235,111 @@ CROSS APPLY (SELECT CASE WHEN r.at_us = 0 THEN ` + later("@now", "r.after_us") +
 	ELSE ` + later("convert(datetime2(7), '19700101')", "r.at_us") + ` END AS moment) AS wanted
 CROSS APPLY (SELECT CASE WHEN wanted.moment > @now THEN wanted.moment ELSE @now END AS moment) AS due
 ORDER BY r.n` + after
+}
+
+// making sets the statements of the installer. The columns that begin with a capital are those of
+// NServiceBus's queue tables, so that its endpoints can send to them and ServiceControl can receive
+// from them; some are for that alone.
+func (t *table) making(schema string, at place) {
+	table := `object_id(` + literal(t.quoted) + `, N'U')`
+	t.columns = `SELECT c.name FROM ` + at.database() + `sys.columns AS c WHERE c.object_id = ` + table
+
+	t.create, t.createShared = t.creating(table, ""), t.creating(table, `,
+		INDEX holdfast_id UNIQUE NONCLUSTERED (Id)`)
+
+	// Only a queue of this transport is dropped, or gets a version.
+	t.drop = `IF ` + table + ` IS NOT NULL AND col_length(` + literal(t.quoted) + `, N'lease_id') IS NULL
+	THROW 50000, N'its table is not one of this transport: it is not removed', 1;
+DROP TABLE IF EXISTS ` + t.quoted + `;`
+
+	versions, name := quote(schema, dialect.VersionTable), literal(at.queue(schema))
+	t.note = fmt.Sprintf(`IF EXISTS (SELECT 1 FROM %s WHERE name = %s AND version > %d)
+	THROW 50000, N'its table is of a version that this program does not know', 1;
+IF col_length(%s, N'lease_id') IS NOT NULL AND NOT EXISTS (SELECT 1 FROM %[1]s WHERE name = %[2]s)
+	INSERT INTO %[1]s (name, version) VALUES (%[2]s, CASE WHEN col_length(%[4]s, N'RowVersion') IS NULL THEN 1 ELSE %[3]d END);`, versions, name, tableVersion, literal(t.quoted))
+	t.forget = `IF object_id(` + literal(versions) + `, N'U') IS NOT NULL DELETE FROM ` + versions + ` WHERE name = ` + name + `;`
+}
+
+// tableVersion is the version of the queue tables that this package creates. Version 1 has the key
+// seq and an Id that is text.
+const tableVersion = 2
+
+// creating returns the statement that creates the missing table of a queue. index is a further
+// index of it.
+func (t *table) creating(table, index string) string {
+	return `IF ` + table + ` IS NULL
+BEGIN
+	CREATE TABLE ` + t.quoted + ` (
+		RowVersion bigint IDENTITY PRIMARY KEY CLUSTERED,
+		Id uniqueidentifier NOT NULL DEFAULT newid(),
+		CorrelationId varchar(255),
+		ReplyToAddress varchar(255),
+		Recoverable bit DEFAULT 1,
+		Expires datetime2(7),
+		Headers nvarchar(max) NOT NULL,
+		Body varbinary(max),
+		visible_at datetime2(7) NOT NULL DEFAULT sysutcdatetime(),
+		delivery_count int NOT NULL DEFAULT 0,
+		lease_id bigint,
+		lease_owner nvarchar(max),
+		last_error nvarchar(max),
+		INDEX holdfast_due NONCLUSTERED (visible_at, RowVersion),
+		INDEX holdfast_expires NONCLUSTERED (Expires) WHERE Expires IS NOT NULL` + index + `);
+	ALTER TABLE ` + t.quoted + ` SET (LOCK_ESCALATION = DISABLE);
+END`
+}
+
+// foreign sets the statements on a queue table of NServiceBus. Its receivers lock the rows that
+// they handle until they delete them: those are skipped. Its oldest tables have a Body of type
+// image.
+func (t *table) foreign(q string) {
+	const locks = ` WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)`
+	t.insert = t.insertingForeign(q)
+	t.inspect = `SELECT count_big(*), 0, 0, 0 FROM ` + q + lookHint + ` WHERE ` + unexpired + `;`
+	t.browse = `SELECT TOP (@limit) RowVersion, ` + t.traits.id("") + `, Headers, convert(varbinary(max), Body), 0 FROM ` + q + lookHint + `
+WHERE RowVersion > @after AND RowVersion <= @last AND ` + unexpired + ` ORDER BY RowVersion`
+	t.take = `DELETE FROM ` + q + locks + ` WHERE RowVersion = @seq AND Id = convert(uniqueidentifier, @id) AND ` + unexpired + `;` + selectCount
+	t.purge = fmt.Sprintf(`DELETE TOP (%d) FROM `, tablequeue.MaxSwept) + q + locks + `;` + selectCount
+}
+
+// insertingForeign returns the statement that inserts rows into a foreign table.
+func (t *table) insertingForeign(q string) string {
+	column, value := "", ""
+	if t.traits.recoverable {
+		column, value = ", Recoverable", ", 1"
+	}
+	return declareNow + `INSERT INTO ` + q + ` (Id` + column + `, Expires, Headers, Body)
+SELECT newid()` + value + `, CASE WHEN r.ttl_us > 0 THEN ` + later("@now", "r.ttl_us") + ` END, r.headers, ` + rowBody + `
+FROM ` + rowList + `
+ORDER BY r.n;`
+}
+
+// waiting sets the statements about locks of other sessions.
+func (t *table) waiting(q string) {
+	// An update lock on a row needs the lock on the table that an insert needs.
+	t.try = noLockWait + `SELECT TOP (1) 1 FROM ` + q + ` WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK);`
+
+	t.hasten = declareNow + `DECLARE @first datetime2(7) = (SELECT min(visible_at) FROM ` + q + lookHint + `);
+UPDATE q SET visible_at = CASE WHEN @first < @now THEN @first ELSE @now END
+FROM OPENJSON(@seqs) WITH (seq bigint '$') AS r
+INNER LOOP JOIN ` + q + ` AS q WITH (ROWLOCK) ON q.` + t.traits.key() + ` = r.seq
+WHERE q.lease_id IS NULL AND q.visible_at > @now;`
+}
+
+// namedList is [rowList] with the names of the rows.
+const namedList = `OPENJSON(@rows) WITH (` + rowParts + `, [name] uniqueidentifier) AS r`
+
+// naming sets the statements on rows with names. The index on their column finds each, whatever the
+// statistics. vacate also locks the places of names that no row has, until the transaction ends, so
+// that of two transactions that insert a name one waits for the other. The conditions on the column
+// let the server use the index, which has one.
+func (t *table) naming(q string) {
+	t.vacate = `DELETE q FROM OPENJSON(@names) WITH ([name] uniqueidentifier '$') AS r
+INNER LOOP JOIN ` + q + ` AS q WITH (INDEX (holdfast_timer), UPDLOCK, HOLDLOCK, ROWLOCK) ON q.timer = r.[name] AND q.timer IS NOT NULL;`
+	t.insertNamed = t.inserting(q, ", timer", ", r.[name]")
+	t.addNames = `IF col_length(` + literal(q) + `, N'lease_id') IS NOT NULL AND col_length(` + literal(q) + `, N'timer') IS NULL
+	ALTER TABLE ` + q + ` ADD timer uniqueidentifier;`
+	t.indexNames = `IF col_length(` + literal(q) + `, N'timer') IS NOT NULL
+	AND NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = object_id(` + literal(q) + `, N'U') AND name = N'holdfast_timer')
+	EXEC (` + literal(`CREATE UNIQUE NONCLUSTERED INDEX holdfast_timer ON `+q+` (timer) WHERE timer IS NOT NULL`) + `);`
 }

@@ -18,6 +18,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // TestStatementsAreTheReviewedOnes compares all statements with testdata/statements.sql, in which
 // names show where they go: a schema and a queue with every quote there is.
 func TestStatementsAreTheReviewedOnes(t *testing.T) {
+	scripts := ddl{&schema{Settings: dialect.Settings{Schema: "dbo"}}}
 	const file = "testdata/statements.sql"
 	schema, queue := `my's [schema]`, `Sales."Orders"]'--`
 	var b strings.Builder
@@ -45,7 +46,7 @@ func TestStatementsAreTheReviewedOnes(t *testing.T) {
 	add("version of a queue in another schema", newTable("dbo", place{schema: "nsb", table: "q"}, traits{}).note)
 	addFields(add, "adopt", reflect.ValueOf(newAdoption(schema, at)))
 	add("repeat in a script", repeated("q", newAdoption("dbo", place{schema: "dbo", table: "q"}).lease))
-	add("refuse in a script", (&store{Settings: dialect.Settings{Schema: "dbo"}}).refused("q", newAdoption("dbo", place{schema: "dbo", table: "q"}).unfit))
+	add("refuse in a script", scripts.refused("q", newAdoption("dbo", place{schema: "dbo", table: "q"}).unfit))
 	add("lock of an adoption", tryInstallLock)
 	add("end of an adoption", freeInstallLock)
 	add("edition", canIndexOnline)

@@ -70,7 +70,7 @@ func TestAMalformedAddressIsNoQueue(t *testing.T) {
 func FuzzAddress(f *testing.F) {
 	f.Add("sales@[dbo]@[shop]")
 	f.Add("[a]]@b]@c")
-	s := &store{Settings: dialect.Settings{Schema: "dbo"}, database: "shop"}
+	s := &schema{Settings: dialect.Settings{Schema: "dbo"}, database: "shop"}
 	f.Fuzz(func(t *testing.T, text string) {
 		place, err := s.parse(text)
 		for _, form := range []string{s.Address(text), s.ShortName(text)} {

@@ -104,7 +104,7 @@ func TestRepeatAtAQueueOfNServiceBus(t *testing.T) {
 	if got := f.texts(); got[len(got)-1] != "commit" {
 		t.Errorf("asked %q", got)
 	}
-	foreign, err := s.db.BeginTx(t.Context(), nil)
+	foreign, err := s.engine.BeginTx(t.Context(), nil)
 	ok(t, err)
 	ok(t, s.InsertIn(t.Context(), foreign, []tablequeue.Row{sentTo("foreign", anID)}))
 	ok(t, foreign.Rollback())

@@ -42,18 +42,29 @@ func Tx(ctx context.Context, s Session) (*sql.Tx, error) {
 	return own.begun(ctx)
 }
 
+// transactions are the transactions of a store in which handlers write.
+type transactions struct {
+	writer   *writer
+	handlers *sql.DB
+
+	life context.Context //nolint:containedctx // of the transactions: ends when Close begins
+	end  context.CancelFunc
+}
+
 // handlerTx is a transaction in which a delivery is completed. It takes a connection at the first
 // call of [Tx]. A message without such a call is completed like any other.
 type handlerTx struct {
-	store *store
-	tx    *sql.Tx
-	err   error              // of the begin
-	cut   context.CancelFunc // rolls it back, also during a statement
-	over  bool
+	of   *transactions
+	tx   *sql.Tx
+	err  error              // of the begin
+	cut  context.CancelFunc // rolls it back, also during a statement
+	over bool
 }
 
 // Begin implements [tablequeue.Transactions].
-func (s *store) Begin(context.Context) (tablequeue.StoreTx, error) { return &handlerTx{store: s}, nil }
+func (ts *transactions) Begin(context.Context) (tablequeue.StoreTx, error) {
+	return &handlerTx{of: ts}, nil
+}
 
 func (t *handlerTx) begun(ctx context.Context) (*sql.Tx, error) {
 	if t.over {
@@ -68,9 +79,9 @@ func (t *handlerTx) begun(ctx context.Context) (*sql.Tx, error) {
 // begin begins the transaction, which outlasts ctx. It waits for a connection until ctx ends.
 func (t *handlerTx) begin(ctx context.Context) {
 	var life context.Context
-	life, t.cut = context.WithCancel(t.store.life)
+	life, t.cut = context.WithCancel(t.of.life)
 	stop := context.AfterFunc(ctx, t.cut)
-	tx, err := t.store.handlers.BeginTx(life, nil)
+	tx, err := t.of.handlers.BeginTx(life, nil)
 	if !stop() {
 		err = errors.Join(context.Cause(ctx), err)
 	}
@@ -92,19 +103,19 @@ func (t *handlerTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 		return t.err
 	case t.tx == nil:
 		t.over = true
-		return t.store.Flush(ctx, []*tablequeue.Unit{u})
+		return t.of.writer.Flush(ctx, []*tablequeue.Unit{u})
 	}
 	t.over = true
 	defer t.cut()
 	defer context.AfterFunc(ctx, t.cut)()
 	units := []*tablequeue.Unit{u}
-	err := t.store.detector.Once(ctx, units, func() error {
-		err := t.store.detector.CheckDelays(units)
+	err := t.of.writer.detector.Once(ctx, units, func() error {
+		err := t.of.writer.detector.CheckDelays(units)
 		if err == nil {
-			err = t.store.write(ctx, waiting{t.tx, lockWait}, units)
+			err = t.of.writer.write(ctx, waiting{t.tx, lockWait}, units)
 		}
 		if err == nil && !skipped(u) {
-			err = t.store.writeRecords(ctx, waiting{t.tx, lockWait}, u.Records)
+			err = t.of.writer.writeRecords(ctx, waiting{t.tx, lockWait}, u.Records)
 		}
 		if err != nil || skipped(u) {
 			_ = t.tx.Rollback()

@@ -157,7 +157,7 @@ func TestBeginWaitsForAConnectionUntilItsContextEnds(t *testing.T) {
 	two, _ := begun(t, s) // MaxTx is 2
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	third := &handlerTx{store: s}
+	third := &handlerTx{of: s.transactions}
 	if _, err := third.begun(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("a third of two: %v", err)
 	}
@@ -213,7 +213,7 @@ func TestTxIsForMessagesFromSQLServer(t *testing.T) {
 
 func TestSendsInACallersTransaction(t *testing.T) {
 	f, s := newFake(t, map[string]answer{"db_name": rowsOf([]driver.Value{"shop"}), "[out]": numbers(77)})
-	foreign, err := s.db.BeginTx(t.Context(), nil)
+	foreign, err := s.engine.BeginTx(t.Context(), nil)
 	ok(t, err)
 	rows := []tablequeue.Row{{Queue: "out", ID: "a", Headers: []byte("{}"), WantSeq: true}}
 	ok(t, s.InsertIn(t.Context(), foreign, rows))
@@ -238,7 +238,7 @@ func TestSendsInACallersTransaction(t *testing.T) {
 
 func TestRefusesTransactionsOfOthers(t *testing.T) {
 	_, s := newFake(t, map[string]answer{"db_name": rowsOf([]driver.Value{"accounts"})})
-	foreign, err := s.db.BeginTx(t.Context(), nil)
+	foreign, err := s.engine.BeginTx(t.Context(), nil)
 	ok(t, err)
 	for want, tx := range map[string]any{
 		"want a *sql.Tx": "a string",

@@ -11,15 +11,21 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
+// joiner is the part of a store that sends in transactions of callers.
+type joiner struct {
+	*db
+	writer *writer
+}
+
 // InsertIn implements [tablequeue.Queues].
-func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) error {
+func (j *joiner) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) error {
 	foreign, ok := tx.(*sql.Tx)
 	if !ok || foreign == nil {
 		return fmt.Errorf("sqlserver: send in a transaction: it is a %T: want a *sql.Tx of github.com/microsoft/go-mssqldb", tx)
 	}
-	err := s.sameDatabase(ctx, foreign)
+	err := j.sameDatabase(ctx, foreign)
 	if err == nil && len(rows) > 0 {
-		err = s.detector.Repeat(ctx, []*tablequeue.Unit{{Rows: rows}}, func() error { return s.insertIn(ctx, foreign, rows) })
+		err = j.detector.Repeat(ctx, []*tablequeue.Unit{{Rows: rows}}, func() error { return j.insertIn(ctx, foreign, rows) })
 	}
 	if err != nil {
 		return failed(undoneError{err}, "send in a transaction")
@@ -29,13 +35,13 @@ func (s *store) InsertIn(ctx context.Context, tx any, rows []tablequeue.Row) err
 
 // sameDatabase checks the database of tx. It does not notice another server with a database of the
 // same name and tables.
-func (s *store) sameDatabase(ctx context.Context, tx *sql.Tx) error {
+func (j *joiner) sameDatabase(ctx context.Context, tx *sql.Tx) error {
 	var name string
 	if err := tx.QueryRowContext(ctx, databaseName).Scan(&name); err != nil {
 		return ofSQLServer(ctx, fmt.Errorf("ask for its database: %w", err))
 	}
-	if name != s.database {
-		return fmt.Errorf("it is one of database %q and the queues are in %q: begin it there", name, s.database)
+	if name != j.database {
+		return fmt.Errorf("it is one of database %q and the queues are in %q: begin it there", name, j.database)
 	}
 	return nil
 }
@@ -50,11 +56,11 @@ func ofSQLServer(ctx context.Context, err error) error {
 }
 
 // insertIn leaves tx as it was when it fails, even where ctx has ended.
-func (s *store) insertIn(ctx context.Context, tx *sql.Tx, rows []tablequeue.Row) error {
+func (j *joiner) insertIn(ctx context.Context, tx *sql.Tx, rows []tablequeue.Row) error {
 	if _, err := tx.ExecContext(ctx, setSavepoint); err != nil {
 		return err
 	}
-	err := s.insert(ctx, tx, []*tablequeue.Unit{{Rows: rows}})
+	err := j.writer.insert(ctx, tx, []*tablequeue.Unit{{Rows: rows}})
 	if err == nil {
 		return nil
 	}

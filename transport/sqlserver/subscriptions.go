@@ -1,37 +1,79 @@
 package sqlserver
 
 import (
+	"cmp"
+	"context"
+	"database/sql"
 	"fmt"
+	"unicode/utf16"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-// The statements on the tables beside the queues. They belong to statements.go.
+// subscriptions is the part of a store with the table of subscriptions.
+type subscriptions struct{ *db }
 
-// createSchema returns the statement that creates a missing schema. CREATE SCHEMA has to be alone
-// in its batch.
-func createSchema(schema string) string {
-	return `IF schema_id(` + literal(schema) + `) IS NULL EXEC (` + literal("CREATE SCHEMA "+bracket(schema)) + `);`
+// subscribers returns the statements on the table of subscriptions: the driver's own, or one shared
+// with NServiceBus.
+func (s *schema) subscribers() subscriptionStatements {
+	if s.Routing != "" {
+		return newRouting(s.Schema, s.Routing)
+	}
+	return newSubscriptions(s.Schema)
 }
 
-// versionStatements are the statements on the table of versions.
-type versionStatements struct{ create, due string }
-
-func newVersions(schema string) versionStatements {
-	q := quote(schema, dialect.VersionTable)
-	return versionStatements{
-		create: `IF object_id(` + literal(q) + `, N'U') IS NULL
-	CREATE TABLE ` + q + ` (
-		name nvarchar(450) COLLATE Latin1_General_BIN2 PRIMARY KEY,
-		version int NOT NULL,
-		swept_at datetime2(7) NOT NULL DEFAULT sysutcdatetime());`,
-
-		// The first process that marks a due queue sweeps it.
-		due: declareNow + fmt.Sprintf(`UPDATE q SET swept_at = @now
-OUTPUT inserted.name FROM %s AS q WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
-WHERE q.swept_at <= dateadd(second, -%d, @now);`, q, int(tablequeue.SweepPause.Seconds())),
+// Subscribe implements [tablequeue.Subscriptions].
+func (s *subscriptions) Subscribe(ctx context.Context, queue string, types []string) error {
+	most := maxType
+	if s.Routing != "" {
+		most = maxTopic
 	}
+	for _, t := range types {
+		if n := len(utf16.Encode([]rune(t))); n > most {
+			return fmt.Errorf("sqlserver: subscribe queue %q: type %q has %d characters: at most %d can be subscribed to", queue, t, n, most)
+		}
+	}
+	return noSubscriptions(s.subscription(ctx, s.subscribers().add, queue, types), "subscribe queue %q", queue)
+}
+
+// Unsubscribe implements [tablequeue.Subscriptions].
+func (s *subscriptions) Unsubscribe(ctx context.Context, queue string, types []string) error {
+	return noSubscriptions(s.subscription(ctx, s.subscribers().remove, queue, types), "unsubscribe queue %q", queue)
+}
+
+func (s *subscriptions) subscription(
+	ctx context.Context, statement, queue string, types []string,
+) error {
+	args := []any{sql.Named("queue", s.subscriber(queue)), list("types", types)}
+	if s.Routing != "" {
+		args = append(args, sql.Named("endpoint", cmp.Or(s.Endpoint, queue)))
+	}
+	_, err := s.engine.ExecContext(ctx, statement, args...)
+	return err
+}
+
+// Subscriptions implements [tablequeue.Subscriptions].
+func (s *subscriptions) Subscriptions(
+	ctx context.Context,
+) (all []tablequeue.Subscription, err error) {
+	err = each(ctx, s.engine, func(rows *sql.Rows) error {
+		var sub tablequeue.Subscription
+		err := rows.Scan(&sub.Type, &sub.Queue)
+		sub.Queue = s.ShortName(sub.Queue)
+		all = append(all, sub)
+		return err
+	}, s.subscribers().all)
+	return all, noSubscriptions(err, "read subscriptions")
+}
+
+// noSubscriptions is failed, but with [tablequeue.ErrNotInstalled] where the table of subscriptions
+// is missing.
+func noSubscriptions(err error, doing string, args ...any) error {
+	if numberOf(err) == invalidObject {
+		err = fmt.Errorf("%w: %w", tablequeue.ErrNotInstalled, err)
+	}
+	return failed(err, doing, args...)
 }
 
 // subscriptionStatements are the statements on the table of subscriptions. Types differ by case,
