@@ -6,36 +6,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/tablequeue"
 	"github.com/holdfast-go/holdfast/transport"
 )
-
-// record records the key of u, if it has one, and reports whether the key is new.
-func (w *writer) record(u *tablequeue.Unit, now int64) (fresh bool, err error) {
-	if u.Key == nil {
-		return true, nil
-	}
-	n, err := w.change(recordKey, u.Key.ID[:], now, int64(u.Key.Sum), u.Inbox)
-	if err == nil && n == 0 {
-		err = exists(w.statements[inboxExists].QueryRowContext(context.Background(), u.Inbox))
-	}
-	if err != nil {
-		return false, fmt.Errorf("record in inbox %q: %w", u.Inbox, err)
-	}
-	return n > 0, nil
-}
-
-// unrecord undoes record of a new key.
-func (w *writer) unrecord(u *tablequeue.Unit) error {
-	if u.Key == nil {
-		return nil
-	}
-	_, err := w.change(forgetKey, u.Inbox, u.Key.ID[:])
-	return err
-}
 
 // exists fails with [transport.ErrNoQueue] where a query has counted nothing.
 func exists(row *sql.Row) error {
@@ -49,9 +23,12 @@ func exists(row *sql.Row) error {
 	return nil
 }
 
+// inboxStore is the part of a store with the ids of handled messages.
+type inboxStore struct{ *db }
+
 // FindHandled implements [tablequeue.Inboxes]. It ignores the end of ctx, as a reader hardly ever
 // waits.
-func (s *store) FindHandled(
+func (in *inboxStore) FindHandled(
 	ctx context.Context, inbox string, keys []transport.HandledKey,
 ) (states []transport.HandledState, err error) {
 	wanted := make([]string, len(keys))
@@ -63,16 +40,16 @@ func (s *store) FindHandled(
 		return nil, err
 	}
 	err = unlessBusy(ctx, func() error {
-		states, err = s.findKeys(ctx, inbox, keys, string(list))
+		states, err = in.findKeys(ctx, inbox, keys, string(list))
 		return err
 	})
 	return states, failed(err, "look for handled messages in inbox %q", inbox)
 }
 
-func (s *store) findKeys(
+func (in *inboxStore) findKeys(
 	ctx context.Context, inbox string, keys []transport.HandledKey, list string,
 ) ([]transport.HandledState, error) {
-	rows, err := s.find.QueryContext(context.WithoutCancel(ctx), list, inbox)
+	rows, err := in.find.QueryContext(context.WithoutCancel(ctx), list, inbox)
 	if err != nil {
 		return nil, err
 	}
@@ -99,34 +76,40 @@ func (s *store) findKeys(
 }
 
 // DueForForgetting implements [tablequeue.Inboxes].
-func (s *store) DueForForgetting(ctx context.Context, inbox string, pause time.Duration) (bool, error) {
-	now := s.clock.wall()
-	n, err := s.forget(ctx, markForgetting, micros(now), inbox, micros(now.Add(-pause)))
+func (in *inboxStore) DueForForgetting(
+	ctx context.Context, inbox string, pause time.Duration,
+) (bool, error) {
+	now := in.clock.wall()
+	n, err := in.forget(ctx, markForgetting, micros(now), inbox, micros(now.Add(-pause)))
 	return n > 0, failed(err, "look for old ids in inbox %q", inbox)
 }
 
 // Forget implements [tablequeue.Inboxes].
-func (s *store) Forget(ctx context.Context, inbox string, age time.Duration, limit int) (int64, error) {
-	n, err := s.forget(ctx, forgetOld, inbox, micros(s.clock.wall().Add(-age)), limit)
+func (in *inboxStore) Forget(
+	ctx context.Context, inbox string, age time.Duration, limit int,
+) (int64, error) {
+	n, err := in.forget(ctx, forgetOld, inbox, micros(in.clock.wall().Add(-age)), limit)
 	return n, failed(err, "remove old ids from inbox %q", inbox)
 }
 
 // forget executes a statement of the removal of old keys. It does not wait for the disk: a key that
 // comes back after a power failure is removed again.
-func (s *store) forget(ctx context.Context, query string, args ...any) (n int64, err error) {
-	err = s.writer.do(ctx, lease, func(*sql.Tx) (err error) {
-		n, err = s.writer.change(query, args...)
+func (in *inboxStore) forget(ctx context.Context, query string, args ...any) (n int64, err error) {
+	err = in.writer.do(ctx, lease, func(*sql.Tx) (err error) {
+		n, err = in.writer.change(query, args...)
 		return err
 	})
 	return n, err
 }
 
 // ForgetKeys implements [tablequeue.Inboxes].
-func (s *store) ForgetKeys(ctx context.Context, inbox string, keys []transport.HandledKey) (removed int64, err error) {
-	err = s.writer.do(ctx, durable, func(*sql.Tx) error {
+func (in *inboxStore) ForgetKeys(
+	ctx context.Context, inbox string, keys []transport.HandledKey,
+) (removed int64, err error) {
+	err = in.writer.do(ctx, durable, func(*sql.Tx) error {
 		removed = 0
 		for i := range keys {
-			n, err := s.writer.change(forgetKey, inbox, keys[i].ID[:])
+			n, err := in.writer.change(forgetKey, inbox, keys[i].ID[:])
 			if err != nil {
 				return err
 			}
@@ -135,7 +118,7 @@ func (s *store) ForgetKeys(ctx context.Context, inbox string, keys []transport.H
 		if removed > 0 {
 			return nil
 		}
-		return exists(s.writer.statements[inboxExists].QueryRowContext(context.Background(), inbox))
+		return exists(in.writer.statements[inboxExists].QueryRowContext(context.Background(), inbox))
 	})
 	return removed, failed(err, "remove ids from inbox %q", inbox)
 }
@@ -145,11 +128,13 @@ const keySize = 80
 
 // InspectInbox implements [tablequeue.Inboxes]. It reads an index of all keys, a million in about
 // 70 ms.
-func (s *store) InspectInbox(ctx context.Context, inbox string) (transport.InboxStats, error) {
-	stats, now := transport.InboxStats{Name: inbox}, s.clock.wall()
+func (in *inboxStore) InspectInbox(
+	ctx context.Context, inbox string,
+) (transport.InboxStats, error) {
+	stats, now := transport.InboxStats{Name: inbox}, in.clock.wall()
 	var oldest sql.Null[int64]
 	err := unlessBusy(ctx, func() error {
-		return s.read.QueryRowContext(ctx, inspectInbox, inbox, micros(now.Add(-time.Hour))).Scan(&stats.Rows, &stats.LastHour, &oldest)
+		return in.read.QueryRowContext(ctx, inspectInbox, inbox, micros(now.Add(-time.Hour))).Scan(&stats.Rows, &stats.LastHour, &oldest)
 	})
 	if errors.Is(err, sql.ErrNoRows) {
 		err = transport.ErrNoQueue
@@ -163,7 +148,80 @@ func (s *store) InspectInbox(ctx context.Context, inbox string) (transport.Inbox
 
 // InboxState implements [tablequeue.Inboxes]. The table of all inboxes is of this version, as the
 // file is.
-func (s *store) InboxState(ctx context.Context, inbox string) error {
-	err := unlessBusy(ctx, func() error { return exists(s.read.QueryRowContext(ctx, inboxExists, inbox)) })
+func (in *inboxStore) InboxState(ctx context.Context, inbox string) error {
+	err := unlessBusy(ctx, func() error { return exists(in.read.QueryRowContext(ctx, inboxExists, inbox)) })
 	return failed(err, "look for inbox %q", inbox)
 }
+
+// inboxTables are the tables of all inboxes. They are no step of the migrations: programs of the
+// version before, which refuse a file with further steps, can use a file with these tables. An
+// inbox is a row of holdfast_inboxes.
+const inboxTables = `
+	create table if not exists holdfast_inboxes (
+		inbox        integer primary key,
+		name         text not null unique,
+		forgotten_at integer not null
+	) strict;
+
+	create table if not exists holdfast_handled (
+		inbox integer not null references holdfast_inboxes (inbox),
+		key   blob not null,
+		at    integer not null,
+		sum   integer not null,
+		primary key (inbox, key)
+	) strict, without rowid;
+
+	create index if not exists holdfast_handled_at on holdfast_handled (inbox, at)`
+
+// createInboxTables creates the tables of inboxes where they are missing.
+func createInboxTables(ctx context.Context, conn *sql.Conn) error {
+	var found int
+	err := conn.QueryRowContext(ctx, `select count(*) from sqlite_schema where name = 'holdfast_handled_at'`).Scan(&found)
+	if err != nil || found > 0 {
+		return err
+	}
+	tx, err := conn.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // does nothing after Commit
+	if _, err := tx.ExecContext(ctx, inboxTables); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+const (
+	installInbox = `insert into holdfast_inboxes (name, forgotten_at) values (?1, ?2) on conflict do nothing`
+	removeInbox  = `
+		delete from holdfast_handled where inbox = (select inbox from holdfast_inboxes where name = ?1);
+		delete from holdfast_inboxes where name = ?1`
+	inboxExists = `select count(*) from holdfast_inboxes where name = ?`
+
+	recordKey = `
+		insert into holdfast_handled (inbox, key, at, sum)
+		select inbox, ?, ?, ? from holdfast_inboxes where name = ? on conflict do nothing`
+	forgetKey = `delete from holdfast_handled where inbox = (select inbox from holdfast_inboxes where name = ?) and key = ?`
+
+	// findKeys returns a row for each key of a list, and none where there is no such inbox.
+	findKeys = `
+		select list.key, handled.sum
+		from holdfast_inboxes as inboxes cross join json_each(?) as list
+		left join holdfast_handled as handled on handled.inbox = inboxes.inbox and handled.key = unhex(list.value)
+		where inboxes.name = ?`
+
+	// A clock that was ahead delays no removal.
+	markForgetting = `update holdfast_inboxes set forgotten_at = ?1 where name = ?2 and (forgotten_at <= ?3 or forgotten_at > ?1)`
+	forgetOld      = `
+		delete from holdfast_handled where (inbox, key) in (
+			select inbox, key from holdfast_handled
+			where inbox = (select inbox from holdfast_inboxes where name = ?) and at <= ?
+			order by at limit ?)`
+
+	inspectInbox = `
+		select
+			(select count(*) from holdfast_handled as h where h.inbox = i.inbox),
+			(select count(*) from holdfast_handled as h where h.inbox = i.inbox and at > ?2),
+			(select at from holdfast_handled as h where h.inbox = i.inbox order by at limit 1)
+		from holdfast_inboxes as i where name = ?1`
+)

@@ -2,10 +2,14 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
+	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -45,4 +49,30 @@ func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	// With one flusher all units that arrive during a commit are one batch, which makes the fewest
 	// commits.
 	return tablequeue.Open(s, tablequeue.Config{Lease: t.Lease, Flushers: 1, Env: env}), nil
+}
+
+// ParseURL returns the transport of a URL: sqlite:orders.db is a file in the working directory, and
+// sqlite:///var/lib/orders.db an absolute path. The options lease and relaxed set the fields of
+// those names; an unknown one is an error that names it.
+func ParseURL(raw string) (_ *Transport, err error) {
+	defer func() { err = failed(err, "parse the URL") }()
+	scheme, rest, _ := strings.Cut(raw, ":")
+	if !strings.EqualFold(scheme, "sqlite") {
+		return nil, errors.New("unknown scheme: want sqlite:orders.db")
+	}
+	path, options, _ := strings.Cut(rest, "?")
+	path = strings.TrimPrefix(path, "//") // sqlite:///absolute and sqlite://relative are common too
+	if path == "" {
+		return nil, errors.New("no file, as in sqlite:orders.db")
+	}
+	t := &Transport{Path: path}
+	own := dialect.Options{"lease": &t.Lease, "relaxed": &t.Relaxed}
+	query, err := own.Take(options)
+	if err != nil {
+		return nil, err
+	}
+	if err := own.Check(maps.Keys(query), nil); err != nil {
+		return nil, err
+	}
+	return t, nil
 }

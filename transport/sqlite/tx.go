@@ -53,10 +53,16 @@ func OnCommit(ctx context.Context, s interface {
 	return nil
 }
 
+// transactions are the transactions of a store in which handlers write.
+type transactions struct {
+	*db
+	records *recordStore
+}
+
 // deferredTx is a transaction that is opened when it is committed: an open one would block all
 // other writers.
 type deferredTx struct {
-	store *store
+	of *transactions
 
 	mu     sync.Mutex // guards the rest: OnCommit may be called by several goroutines
 	funcs  []func(ctx context.Context, tx *sql.Tx) error
@@ -67,7 +73,9 @@ type deferredTx struct {
 var errTxOver = errors.New("sqlite: the transaction is over")
 
 // Begin implements [tablequeue.Transactions]. It opens nothing.
-func (s *store) Begin(context.Context) (tablequeue.StoreTx, error) { return &deferredTx{store: s}, nil }
+func (ts *transactions) Begin(context.Context) (tablequeue.StoreTx, error) {
+	return &deferredTx{of: ts}, nil
+}
 
 // end returns the functions to its first caller.
 func (t *deferredTx) end() ([]func(ctx context.Context, tx *sql.Tx) error, error) {
@@ -86,13 +94,13 @@ func (t *deferredTx) Complete(ctx context.Context, u *tablequeue.Unit) error {
 	if err != nil {
 		return err
 	}
-	w := t.store.writer
+	w := t.of.writer
 	kind := foreign
 	if len(funcs) == 0 && len(u.Records) == 0 {
 		kind = durable
 	}
 	err = w.do(ctx, kind, func(tx *sql.Tx) error {
-		now := t.store.clock.now()
+		now := t.of.clock.now()
 		return w.write(u, now, func() error {
 			if err := w.writeRecords(u.Records, t.loaded, now); err != nil {
 				return err

@@ -72,24 +72,11 @@ const (
 // meanwhile.
 var errRecordChanged = errors.New("another transaction has changed the record")
 
-// installRecords creates the table of records where it is missing. An inbox with its name has the
-// time of the last removal of ended records.
-func (s *store) installRecords(ctx context.Context) error {
-	err := s.writer.do(ctx, durable, func(tx *sql.Tx) error {
-		_, err := tx.Exec(recordTables)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return s.each(ctx, "table of records", []string{dialect.RecordTable}, installInbox, s.clock.now())
-}
-
 // LoadRecord implements [tablequeue.RecordTx]. It takes no lock: Complete compares.
 func (t *deferredTx) LoadRecord(
 	ctx context.Context, id transport.RecordID, create *transport.RecordName,
 ) (transport.Record, error) {
-	r, seq, err := t.store.record(ctx, id)
+	r, seq, err := t.of.records.record(ctx, id)
 	if errors.Is(err, transport.ErrNoRecord) && create != nil {
 		r, err = transport.Record{ID: id, Name: *create}, nil
 	}
@@ -109,9 +96,11 @@ func (t *deferredTx) LoadRecord(
 }
 
 // writeRecords writes the changes of the records that a transaction has loaded.
-func (w *writer) writeRecords(changes []*stateset.Change, loaded map[transport.RecordID]int64, now int64) error {
+func (s *session) writeRecords(
+	changes []*stateset.Change, loaded map[transport.RecordID]int64, now int64,
+) error {
 	for _, c := range changes {
-		n, err := w.writeRecord(c, loaded[c.Record.ID], now)
+		n, err := s.writeRecord(c, loaded[c.Record.ID], now)
 		if err == nil && n == 0 {
 			err = errRecordChanged
 		}
@@ -123,7 +112,7 @@ func (w *writer) writeRecords(changes []*stateset.Change, loaded map[transport.R
 }
 
 // writeRecord writes one change. It returns 0 if the record is not as it was loaded.
-func (w *writer) writeRecord(c *stateset.Change, seq, now int64) (n int64, err error) {
+func (s *session) writeRecord(c *stateset.Change, seq, now int64) (n int64, err error) {
 	r := &c.Record
 	var forget any
 	if r.Status == transport.RecordEnded {
@@ -131,28 +120,20 @@ func (w *writer) writeRecord(c *stateset.Change, seq, now int64) (n int64, err e
 	}
 	switch {
 	case c.Verb == stateset.Store && c.Loaded == 0:
-		return w.execute(insertRecord, r.ID[:], []byte(r.Name.Kind), []byte(r.Name.Key), r.Version, int64(r.Status), now, forget,
+		return s.execute(insertRecord, r.ID[:], []byte(r.Name.Kind), []byte(r.Name.Key), r.Version, int64(r.Status), now, forget,
 			jsonText(r.Meta), jsonText(r.State))
 	case c.Loaded == 0: // it was never stored
 		return 1, nil
 	case c.Verb == stateset.Store:
-		return w.execute(updateRecord, r.ID[:], c.Loaded, seq, r.Version, int64(r.Status), now, forget, jsonText(r.Meta), jsonText(r.State))
+		return s.execute(updateRecord, r.ID[:], c.Loaded, seq, r.Version, int64(r.Status), now, forget, jsonText(r.Meta), jsonText(r.State))
 	case c.Verb == stateset.Remove:
-		return w.execute(deleteRecord, r.ID[:], c.Loaded, seq)
+		return s.execute(deleteRecord, r.ID[:], c.Loaded, seq)
 	}
-	same, err := w.prepared(sameRecord)
+	same, err := s.prepared(sameRecord)
 	if err == nil {
 		err = same.QueryRowContext(context.Background(), r.ID[:], c.Loaded, seq).Scan(&n)
 	}
 	return n, err
-}
-
-// execute is change for a statement whose table may be missing when the writer starts.
-func (w *writer) execute(query string, args ...any) (int64, error) {
-	if _, err := w.prepared(query); err != nil {
-		return 0, err
-	}
-	return w.change(query, args...)
 }
 
 // jsonText returns JSON as text, and nil as null.
@@ -171,10 +152,18 @@ func withoutTable(err error) error {
 	return err
 }
 
+// recordStore is the part of a store with the table of records.
+type recordStore struct {
+	*db
+	inboxes *inboxStore
+}
+
 // record returns a record with its sequence number, or [transport.ErrNoRecord].
-func (s *store) record(ctx context.Context, id transport.RecordID) (r transport.Record, seq int64, err error) {
+func (rs *recordStore) record(
+	ctx context.Context, id transport.RecordID,
+) (r transport.Record, seq int64, err error) {
 	found := false
-	err = s.query(ctx, func(rows *sql.Rows) (err error) {
+	err = rs.query(ctx, func(rows *sql.Rows) (err error) {
 		found = true
 		r, seq, err = scanRecord(rows)
 		return err
@@ -202,14 +191,18 @@ func scanRecord(rows *sql.Rows) (r transport.Record, seq int64, err error) {
 }
 
 // Record implements [tablequeue.Records].
-func (s *store) Record(ctx context.Context, id transport.RecordID) (transport.Record, error) {
-	r, _, err := s.record(ctx, id)
+func (rs *recordStore) Record(
+	ctx context.Context, id transport.RecordID,
+) (transport.Record, error) {
+	r, _, err := rs.record(ctx, id)
 	return r, err
 }
 
 // Records implements [tablequeue.Records].
-func (s *store) Records(ctx context.Context, p transport.RecordPage) (page []transport.Record, err error) {
-	err = s.query(ctx, func(rows *sql.Rows) error {
+func (rs *recordStore) Records(
+	ctx context.Context, p transport.RecordPage,
+) (page []transport.Record, err error) {
+	err = rs.query(ctx, func(rows *sql.Rows) error {
 		r, _, err := scanRecord(rows)
 		page = append(page, r)
 		return err
@@ -218,33 +211,37 @@ func (s *store) Records(ctx context.Context, p transport.RecordPage) (page []tra
 }
 
 // InspectRecords implements [tablequeue.Records]. It reads all records of the kind.
-func (s *store) InspectRecords(ctx context.Context, kind string) (stats transport.RecordStats, err error) {
+func (rs *recordStore) InspectRecords(
+	ctx context.Context, kind string,
+) (stats transport.RecordStats, err error) {
 	var oldest sql.Null[int64]
 	err = unlessBusy(ctx, func() error {
-		return s.read.QueryRowContext(ctx, countRecord, []byte(kind)).Scan(&stats.Active, &stats.Ended, &oldest)
+		return rs.read.QueryRowContext(ctx, countRecord, []byte(kind)).Scan(&stats.Active, &stats.Ended, &oldest)
 	})
 	if oldest.Valid {
-		stats.Oldest = time.Duration(max(0, s.clock.now()-oldest.V)) * time.Microsecond
+		stats.Oldest = time.Duration(max(0, rs.clock.now()-oldest.V)) * time.Microsecond
 	}
 	return stats, failed(withoutTable(err), "inspect records")
 }
 
 // RecordsState implements [tablequeue.Records].
-func (s *store) RecordsState(ctx context.Context) error {
+func (rs *recordStore) RecordsState(ctx context.Context) error {
 	var n int
-	err := unlessBusy(ctx, func() error { return s.read.QueryRowContext(ctx, recordTable).Scan(&n) })
+	err := unlessBusy(ctx, func() error { return rs.read.QueryRowContext(ctx, recordTable).Scan(&n) })
 	return failed(withoutTable(err), "look for the table of records")
 }
 
 // DueForForgettingRecords implements [tablequeue.Records].
-func (s *store) DueForForgettingRecords(ctx context.Context, pause time.Duration) (bool, error) {
-	return s.DueForForgetting(ctx, dialect.RecordTable, pause)
+func (rs *recordStore) DueForForgettingRecords(
+	ctx context.Context, pause time.Duration,
+) (bool, error) {
+	return rs.inboxes.DueForForgetting(ctx, dialect.RecordTable, pause)
 }
 
 // ForgetRecords implements [tablequeue.Records].
-func (s *store) ForgetRecords(ctx context.Context, limit int) (n int64, err error) {
-	err = s.writer.do(ctx, lease, func(*sql.Tx) (err error) {
-		n, err = s.writer.execute(forgetRecords, s.clock.now(), limit)
+func (rs *recordStore) ForgetRecords(ctx context.Context, limit int) (n int64, err error) {
+	err = rs.writer.do(ctx, lease, func(*sql.Tx) (err error) {
+		n, err = rs.writer.execute(forgetRecords, rs.clock.now(), limit)
 		return err
 	})
 	return n, failed(withoutTable(err), "remove ended records")

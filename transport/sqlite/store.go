@@ -13,7 +13,42 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
+
+var (
+	_ tablequeue.Waker   = (*store)(nil)
+	_ tablequeue.Outages = (*store)(nil)
+)
+
+// store is the SQLite dialect of the lease engine. Its parts share the file.
+type store struct {
+	*db
+	*claimer
+	*flusher
+	*browser
+	*topology
+	*inboxStore
+	*recordStore
+	*transactions
+}
+
+func newStore(d *db) *store {
+	s := &store{
+		db: d, claimer: &claimer{d}, flusher: &flusher{d}, browser: &browser{d},
+		topology: &topology{d}, inboxStore: &inboxStore{d},
+	}
+	s.recordStore = &recordStore{db: d, inboxes: s.inboxStore}
+	s.transactions = &transactions{db: d, records: s.recordStore}
+	s.clock.Restore, s.clock.MaxRestored = s.restore, maxRestored
+	return s
+}
+
+// Close implements [tablequeue.Store].
+func (s *store) Close() error {
+	s.writer.close()
+	return failed(s.disconnect(), "close")
+}
 
 // open opens the file at path and prepares it.
 func open(ctx context.Context, path string, relaxed bool) (_ *store, err error) {
@@ -30,21 +65,21 @@ func open(ctx context.Context, path string, relaxed bool) (_ *store, err error) 
 		synchronous = "NORMAL"
 	}
 	texts, statements := &texts{}, &interrupter{}
-	s := &store{
+	d := &db{
 		path:  abs,
 		write: connect(abs, "_txlock=immediate&_synchronous="+synchronous, 1, texts, statements),
 		read:  connect(abs, "_query_only=1", maxReaders, nil, nil),
 	}
-	s.clock.wall, s.clock.Log = time.Now, slog.New(slog.DiscardHandler)
-	s.clock.Restore, s.clock.MaxRestored = restorer(s), maxRestored
-	conn, err := connection(ctx, s.write)
+	d.clock.wall, d.clock.Log = time.Now, slog.New(slog.DiscardHandler)
+	conn, err := connection(ctx, d.write)
 	if err != nil {
-		return nil, errors.Join(err, s.disconnect())
+		return nil, errors.Join(err, d.disconnect())
 	}
-	s.writer = newWriter(s.write, conn, texts, statements, relaxed)
-	if err := unlessBusy(ctx, func() error { return s.prepare(ctx) }); err != nil {
-		return nil, errors.Join(err, s.disconnect())
+	d.writer = newWriter(d.write, conn, texts, statements, relaxed)
+	if err := unlessBusy(ctx, func() error { return d.prepare(ctx) }); err != nil {
+		return nil, errors.Join(err, d.disconnect())
 	}
+	s := newStore(d)
 	go s.writer.loop()
 	return s, nil
 }
@@ -96,6 +131,48 @@ func connect(
 	db.SetMaxOpenConns(most)
 	db.SetMaxIdleConns(most)
 	return db
+}
+
+// connection opens a connection, which reads the file and so may have to wait for a lock.
+func connection(ctx context.Context, db *sql.DB) (conn *sql.Conn, err error) {
+	err = unlessBusy(ctx, func() error {
+		conn, err = db.Conn(ctx)
+		return err
+	})
+	return conn, err
+}
+
+// useWAL sets the journal mode, in which readers and the writer do not block each other. The file
+// keeps it.
+func useWAL(ctx context.Context, conn *sql.Conn) error {
+	var mode string
+	if err := conn.QueryRowContext(ctx, "pragma journal_mode=wal").Scan(&mode); err != nil {
+		return err
+	}
+	if mode != "wal" {
+		return fmt.Errorf("the journal mode stays %q: the file system may not allow write-ahead logging", mode)
+	}
+	// Truncates the file after a large transaction.
+	_, err := conn.ExecContext(ctx, "pragma journal_size_limit=67108864")
+	return err
+}
+
+// checkWritable reports a file that cannot be written, which SQLite would report at the first
+// write.
+func checkWritable(conn *sql.Conn) error {
+	return conn.Raw(func(driver any) error {
+		file, ok := driver.(interface {
+			IsReadOnly(schema string) (bool, error)
+		})
+		if !ok {
+			return nil
+		}
+		readOnly, err := file.IsReadOnly("main")
+		if err == nil && readOnly {
+			err = errReadOnly
+		}
+		return err
+	})
 }
 
 // unlessBusy repeats f while another connection holds the lock that it needs. The pauses are short

@@ -21,21 +21,8 @@ import (
 // A part that runs cannot be cancelled: SQLite would end the transaction, with the other parts in
 // it. A context ends the wait of a caller.
 type writer struct {
-	db      *sql.DB
-	conn    *sql.Conn // nil while a replacement cannot be opened
-	file    *identity // set before loop begins
-	relaxed bool      // commits never wait for the disk
-	synced  bool      // commits wait for the disk at the moment; used by loop only
-
-	statements map[string]*sql.Stmt // prepared on conn, by their text
-
-	texts  *texts          // of the statements on conn
-	clean  string          // the state of conn when it was opened
-	traces bool            // a function has left something on conn, or hangs; used by loop only
-	told   map[string]bool // the functions whose traces the log has named
-	log    *slog.Logger
-
-	interrupter *interrupter // of the statements on conn
+	*session
+	file *identity // set before loop begins
 
 	mu      sync.Mutex // guards waiting and closed
 	waiting []*part
@@ -72,9 +59,11 @@ func newWriter(
 	db *sql.DB, conn *sql.Conn, texts *texts, statements *interrupter, relaxed bool,
 ) *writer {
 	w := &writer{
-		db: db, conn: conn, texts: texts, interrupter: statements, relaxed: relaxed, synced: !relaxed,
-		statements: map[string]*sql.Stmt{}, ended: make(chan struct{}),
-		log: slog.New(slog.DiscardHandler), told: map[string]bool{},
+		session: &session{
+			db: db, conn: conn, texts: texts, interrupter: statements, relaxed: relaxed, synced: !relaxed,
+			statements: map[string]*sql.Stmt{}, log: slog.New(slog.DiscardHandler), told: map[string]bool{},
+		},
+		ended: make(chan struct{}),
 	}
 	w.changed.L = &w.mu
 	return w
@@ -199,22 +188,6 @@ func (w *writer) turn() {
 	default:
 		w.carryOut(tx, parts)
 	}
-}
-
-// sync sets whether commits wait for the disk.
-func (w *writer) sync(on bool) error {
-	if on == w.synced {
-		return nil
-	}
-	mode := "pragma synchronous=normal"
-	if on {
-		mode = "pragma synchronous=full"
-	}
-	_, err := w.conn.ExecContext(context.Background(), mode)
-	if err == nil {
-		w.synced = on
-	}
-	return err
 }
 
 // begin opens a transaction, or returns nil when no part waits any more.
