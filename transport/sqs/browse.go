@@ -45,17 +45,20 @@ type cursor struct {
 	end      bool
 }
 
+// browser is the part of a conn with which tools list messages.
+type browser struct{ receiving *receiving }
+
 // Browse implements [transport.Browser]. A listed message is hidden from receivers until the cursor
 // is closed, or for five minutes if the process dies. Each listing counts as a delivery. So Browse
 // fails with [transport.ErrDeliveryLimit] if the queue has a redrive policy with a low
 // maxReceiveCount, and Next if a message has had half of the deliveries that a higher one permits.
-func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
-	in, err := c.inFlight(ctx, queue)
+func (br *browser) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
+	in, err := br.receiving.inFlight(ctx, queue)
 	if err != nil {
 		return nil, err
 	}
 	cur := &cursor{inFlight: in, began: time.Now()}
-	switch policy, err := c.redrive(ctx, queue); {
+	switch policy, err := br.receiving.redrive(ctx, queue); {
 	case isDenied(err):
 		cur.most = fewReceives / 2 // as for the lowest limit that is read
 	case err != nil:
@@ -93,7 +96,7 @@ func (cur *cursor) Next(ctx context.Context, limit int) ([]*transport.Message, e
 	var empty, newer int // consecutive answers without messages, and with later ones only
 	for len(ms) < limit && !cur.end {
 		in := cur.inFlight
-		p, err := in.poll(ctx, in.conn.ctx, asking{limit: limit - len(ms), wait: browseWait, lease: browseLease})
+		p, err := in.poll(ctx, in.of.ctx, asking{limit: limit - len(ms), wait: browseWait, lease: browseLease})
 		if err != nil {
 			return nil, err
 		}
@@ -139,7 +142,7 @@ func (cur *cursor) look(p *poll) (ms []*transport.Message) {
 // these are not listed.
 func (cur *cursor) full(ctx context.Context) error {
 	in := cur.inFlight
-	text, err := in.conn.queueAttribute(ctx, in.queue, types.QueueAttributeNameApproximateNumberOfMessagesNotVisible)
+	text, err := in.of.queueAttribute(ctx, in.queue, types.QueueAttributeNameApproximateNumberOfMessagesNotVisible)
 	if n, failed := strconv.Atoi(text); err != nil || failed != nil || n < maxInFlight-inFlightError {
 		return nil //nolint:nilerr // without the right to look, the listing ends here
 	}
@@ -164,22 +167,24 @@ func (cur *cursor) renew(ctx context.Context) error {
 }
 
 // Take implements [transport.Cursor]: it sends the operations, and then deletes the message.
-func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
+func (cur *cursor) Take(
+	ctx context.Context, m *transport.Message, ops []transport.Operation,
+) error {
 	d := cur.seen[m]
 	if d == nil || !d.isOpen() || d.left() <= 0 {
 		return fmt.Errorf("sqs: take a message of %q: %w", cur.inFlight.queue, transport.ErrNotFound)
 	}
-	c := cur.inFlight.conn
+	of := cur.inFlight.of
 	errs := make([]error, len(ops))
 	for i := range ops { // before anything is sent
 		if errs[i] = errNoPublish; ops[i].Queue != "" {
-			_, errs[i] = c.queueURL(ctx, ops[i].Queue)
+			_, errs[i] = of.queueURL(ctx, ops[i].Queue)
 		}
 	}
 	if err := dispatchError(errs); err != nil {
 		return err
 	}
-	if _, err := c.Dispatch(ctx, ops); err != nil {
+	if _, err := of.sender.Dispatch(ctx, ops); err != nil {
 		return err
 	}
 	if err := d.Complete(ctx); err != nil {

@@ -35,7 +35,7 @@ func TestTimesToLiveEndByTheClockOfSQS(t *testing.T) {
 }
 
 func TestATimeToLiveOfCenturiesIsNone(t *testing.T) {
-	c := &conn{}
+	c := newConn(Transport{}, clients{}, transport.Env{})
 	m := &transport.Message{Headers: header.New(header.Field{Name: header.MessageID, Value: messageID})}
 	now := time.Now()
 	for _, delay := range []time.Duration{0, time.Minute, 20 * time.Minute, longest} {
@@ -50,7 +50,7 @@ func TestATimeToLiveOfCenturiesIsNone(t *testing.T) {
 }
 
 func TestAStandInThatTellsNothingOfMessagesLosesNone(t *testing.T) {
-	c := &conn{cfg: (&Transport{}).withDefaults(), chain: awsChain}
+	c := newConn((&Transport{}).withDefaults(), clients{}, transport.Env{})
 	m := &transport.Message{ID: messageID, Headers: header.New(header.Field{Name: header.MessageID, Value: messageID})}
 	now := time.Now()
 	untold := func(p payload) *types.Message {

@@ -15,22 +15,30 @@ import (
 
 var _ transport.Inspector = (*conn)(nil)
 
+// inspector is the part of a conn that counts messages.
+type inspector struct {
+	*account
+	withoutHops cache[struct{}] // queues that had no queue for long delays
+}
+
 // Inspect implements [transport.Inspector]. SQS's counts are approximate, and some seconds old.
 // Without names it inspects all queues with the prefix, by their names at SQS, except delay queues.
-func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
+func (ins *inspector) Inspect(
+	ctx context.Context, queues ...string,
+) ([]transport.QueueStats, error) {
 	if len(queues) == 0 {
 		var err error
-		if queues, err = c.listQueues(ctx); err != nil {
+		if queues, err = ins.listQueues(ctx); err != nil {
 			return nil, err
 		}
 	}
 	stats := make([]transport.QueueStats, 0, len(queues))
 	for _, queue := range queues {
-		s, err := c.inspect(ctx, queue)
+		s, err := ins.inspect(ctx, queue)
 		if err != nil {
 			return nil, err
 		}
-		if err := c.addHopping(ctx, &s); err != nil {
+		if err := ins.addHopping(ctx, &s); err != nil {
 			return nil, err
 		}
 		stats = append(stats, s)
@@ -38,13 +46,13 @@ func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.Queue
 	return stats, nil
 }
 
-func (c *conn) inspect(ctx context.Context, queue string) (transport.QueueStats, error) {
+func (ins *inspector) inspect(ctx context.Context, queue string) (transport.QueueStats, error) {
 	const (
 		ready     = types.QueueAttributeNameApproximateNumberOfMessages
 		unsettled = types.QueueAttributeNameApproximateNumberOfMessagesNotVisible
 		delayed   = types.QueueAttributeNameApproximateNumberOfMessagesDelayed
 	)
-	attributes, err := c.queueAttributes(ctx, queue, ready, unsettled, delayed)
+	attributes, err := ins.queueAttributes(ctx, queue, ready, unsettled, delayed)
 	if err != nil {
 		return transport.QueueStats{}, err
 	}
@@ -55,21 +63,21 @@ func (c *conn) inspect(ctx context.Context, queue string) (transport.QueueStats,
 		}
 		return n
 	}
-	return transport.QueueStats{Name: c.ShortName(queue), Ready: count(ready), Unsettled: count(unsettled), Delayed: count(delayed)}, nil
+	return transport.QueueStats{Name: ins.ShortName(queue), Ready: count(ready), Unsettled: count(unsettled), Delayed: count(delayed)}, nil
 }
 
 // addHopping adds the messages of the delay queue to the delayed ones.
-func (c *conn) addHopping(ctx context.Context, s *transport.QueueStats) error {
-	if _, ok := c.withoutHops.get(s.Name); ok {
+func (ins *inspector) addHopping(ctx context.Context, s *transport.QueueStats) error {
+	if _, ok := ins.withoutHops.get(s.Name); ok {
 		return nil
 	}
 	waits := s.Name + delaySuffix
-	if _, err := queueName(c.cfg.QueuePrefix, waits); err != nil {
+	if _, err := queueName(ins.cfg.QueuePrefix, waits); err != nil {
 		return nil //nolint:nilerr // there cannot be one
 	}
-	own, err := c.inspect(ctx, waits)
+	own, err := ins.inspect(ctx, waits)
 	if errors.Is(err, transport.ErrNoQueue) || isDenied(err) { // an endpoint that uses it has the right
-		c.withoutHops.set(s.Name, struct{}{})
+		ins.withoutHops.set(s.Name, struct{}{})
 		return nil
 	}
 	if err != nil {
@@ -80,24 +88,24 @@ func (c *conn) addHopping(ctx context.Context, s *transport.QueueStats) error {
 }
 
 // listQueues returns the names of all standard queues with the prefix, without it.
-func (c *conn) listQueues(ctx context.Context) (queues []string, err error) {
-	if c.closed() {
+func (ins *inspector) listQueues(ctx context.Context) (queues []string, err error) {
+	if ins.closed() {
 		return nil, transport.ErrClosed
 	}
-	prefix, err := sanitize(c.cfg.QueuePrefix)
+	prefix, err := sanitize(ins.cfg.QueuePrefix)
 	if err != nil {
 		return nil, err
 	}
 	in := &sqs.ListQueuesInput{QueueNamePrefix: optional(prefix), MaxResults: aws.Int32(1000)}
 	for {
-		out, err := call(ctx, c, c.queues.ListQueues, in)
+		out, err := call(ctx, ins.account, ins.queues.ListQueues, in)
 		if err != nil {
-			return nil, c.fault(err, "list queues")
+			return nil, ins.fault(err, "list queues")
 		}
 		for _, url := range out.QueueUrls {
 			name := url[strings.LastIndexByte(url, '/')+1:]
 			if !strings.HasSuffix(name, ".fifo") {
-				queues = append(queues, c.ShortName(name))
+				queues = append(queues, ins.ShortName(name))
 			}
 		}
 		if in.NextToken = out.NextToken; in.NextToken == nil {

@@ -3,13 +3,19 @@ package sqs
 import (
 	"bytes"
 	"cmp"
+	"compress/gzip"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/holdfast-go/holdfast/header"
@@ -49,35 +55,6 @@ type form func(headers header.Map, body []byte) payload
 
 // wrapped encodes in NServiceBus's envelope.
 func wrapped(headers header.Map, body []byte) payload { return payload{body: wrap(headers, body)} }
-
-// encode returns the payload of a message that is due after delay and expires ttl later.
-func (c *conn) encode(m *transport.Message, now time.Time, delay, ttl time.Duration) payload {
-	if c.cfg.RawBody {
-		return c.encodeAs(raw, m, now, delay, ttl)
-	}
-	return c.encodeAs(wrapped, m, now, delay, ttl)
-}
-
-func (c *conn) encodeAs(write form, m *transport.Message, now time.Time, delay, ttl time.Duration) payload {
-	headers := m.Headers
-	if ttl > 0 && ttl < longest-delay { // else it expires in centuries
-		headers = m.Headers.Clone()
-		if delay > maxDelay { // SQS's SentTimestamp is that of the last hop then
-			headers.Set(expiresAt, strconv.FormatInt(now.Add(delay+ttl).UnixMicro(), 10))
-		} else {
-			headers.Set(timeToBeReceived, header.FormatDuration(delay+ttl))
-		}
-	}
-	p := write(headers, m.Body)
-	if m.ID != "" && m.ID != m.Headers.Get(header.MessageID) && allowed(m.ID) {
-		p.attributes = append(p.attributes, attribute{header.MessageID, m.ID})
-	}
-	if len(p.attributes) == 0 && !named(&headers) {
-		p.attributes = append(p.attributes, attribute{bodyAttribute, asBase64}) // or it could be JSON of another producer
-	}
-	p.group = c.groupOf(m)
-	return p
-}
 
 // raw leaves the body unchanged if SQS accepts it.
 func raw(headers header.Map, body []byte) payload {
@@ -132,26 +109,6 @@ func appendHeaders(b []byte, headers header.Map) []byte {
 		}
 	}
 	return b
-}
-
-// maxGroup is the longest message group id.
-const maxGroup = 128
-
-// groupOf returns the message group id of a message: the value of the configured header, else the
-// group of the received message; "" if neither is valid.
-func (c *conn) groupOf(m *transport.Message) string {
-	if group := m.Headers.Get(c.cfg.GroupHeader); c.cfg.GroupHeader != "" && isGroup(group) {
-		return group
-	}
-	if group := m.Native[messageGroup]; isGroup(group) {
-		return group
-	}
-	return ""
-}
-
-// isGroup reports whether SQS accepts a text as message group id.
-func isGroup(s string) bool {
-	return s != "" && len(s) <= maxGroup && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7F })
 }
 
 // received is a received message with its times.
@@ -333,4 +290,207 @@ func value(s *string) string {
 		return ""
 	}
 	return *s
+}
+
+// binaryNative begins the name of the native property with the data type of a binary attribute,
+// such as "Binary.png". The property of the attribute's name has its value in base64.
+const binaryNative = ours + "Binary."
+
+// withBinaries returns p with the binary attributes of the received message that it is a copy of,
+// as far as these fit: SQS accepts room bytes and ten attributes, of which others need spare.
+func (p payload) withBinaries(native map[string]string, room, spare int) payload {
+	for _, name := range slices.Sorted(maps.Keys(native)) {
+		attribute, ok := strings.CutPrefix(name, binaryNative)
+		value, err := base64.StdEncoding.DecodeString(native[attribute])
+		if !ok || err != nil || len(value) == 0 {
+			continue
+		}
+		if len(p.attributes)+len(p.typed)+spare >= maxAttributes {
+			return p
+		}
+		larger := p
+		larger.typed = maps.Clone(p.typed)
+		if larger.typed == nil {
+			larger.typed = map[string]types.MessageAttributeValue{}
+		}
+		larger.typed[attribute] = types.MessageAttributeValue{DataType: aws.String(native[name]), BinaryValue: value}
+		if larger.size() <= room {
+			p = larger
+		}
+	}
+	return p
+}
+
+const (
+	// packedAttribute has the body of a packed message, compressed by gzip.
+	packedAttribute = ours + "Body.Gzip"
+	binaryType      = "Binary"
+	asPacked        = "gzip"
+	packedBody      = "The body is in the message attribute " + packedAttribute + ", compressed by gzip."
+)
+
+// packed is the smallest form. It is for copies of received messages that would be too large
+// otherwise, because of added headers or the encoding of bytes as text.
+func packed(headers header.Map, body []byte) payload {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, _ = w.Write(body) // a Buffer never fails
+	_ = w.Close()
+	return payload{
+		body: packedBody,
+		attributes: []attribute{
+			{headersAttribute, string(appendHeaders(nil, headers))},
+			{bodyAttribute, asPacked},
+		},
+		typed: map[string]types.MessageAttributeValue{
+			packedAttribute: {DataType: aws.String(binaryType), BinaryValue: b.Bytes()},
+		},
+	}
+}
+
+// unpack reads the body of a packed message, which is limited to the size of an SQS message.
+func unpack(m *types.Message) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(m.MessageAttributes[packedAttribute].BinaryValue))
+	if err != nil {
+		return nil, fmt.Errorf("sqs: attribute %s: %w", packedAttribute, err)
+	}
+	body, err := io.ReadAll(io.LimitReader(r, maxMessage+1))
+	if err == nil && len(body) > maxMessage {
+		err = fmt.Errorf("over %d bytes", maxMessage)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sqs: attribute %s: %w", packedAttribute, err)
+	}
+	return body, nil
+}
+
+// parseTimeSpan reads a .NET TimeSpan such as "1.02:03:04.5000000". A TimeSpan beyond a Duration,
+// such as TimeSpan.MaxValue, is the longest Duration.
+func parseTimeSpan(s string) (time.Duration, bool) {
+	days, clock := 0, s
+	if before, after, ok := strings.Cut(s, "."); ok && !strings.Contains(before, ":") {
+		n, ok := number(before, 8)
+		if !ok {
+			return 0, false
+		}
+		days, clock = n, after
+	}
+	clock, fraction, _ := strings.Cut(clock, ".")
+	parts := strings.Split(clock, ":")
+	if len(parts) != 3 || len(fraction) > 9 {
+		return 0, false
+	}
+	hours, okHours := number(parts[0], 2)
+	minutes, okMinutes := number(parts[1], 2)
+	seconds, okSeconds := number(parts[2], 2)
+	nanos, okNanos := number((fraction + "000000000")[:9], 9)
+	if !okHours || !okMinutes || !okSeconds || !okNanos || hours > 23 || minutes > 59 || seconds > 59 {
+		return 0, false
+	}
+	const day = 24 * time.Hour
+	if days >= int(longest/day) {
+		return longest, true
+	}
+	return time.Duration(days)*day + time.Duration(hours)*time.Hour + time.Duration(minutes)*time.Minute +
+		time.Duration(seconds)*time.Second + time.Duration(nanos), true
+}
+
+const longest time.Duration = 1<<63 - 1
+
+// number reads a number of at most that many digits.
+func number(s string, digits int) (int, bool) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	return int(n), err == nil && len(s) <= digits //nolint:gosec // 32 bits
+}
+
+// wrap returns NServiceBus's envelope.
+func wrap(headers header.Map, body []byte) string {
+	const frame = len(`{"Headers":,"Body":""}`)
+	b := make([]byte, 0, frame+headers.Size()+8*headers.Len()+base64.StdEncoding.EncodedLen(len(body)))
+	b = append(b, `{"Headers":`...)
+	b = appendHeaders(b, headers)
+	b = append(b, `,"Body":"`...)
+	if len(body) == 0 {
+		b = append(b, emptyBody...)
+	} else {
+		b = base64.StdEncoding.AppendEncode(b, body)
+	}
+	return string(append(b, `"}`...))
+}
+
+// unwrap reads NServiceBus's envelope, and reports whether it is one.
+func (r *received) unwrap(m *types.Message, body string) bool {
+	if !strings.Contains(body, `eaders"`) { // most messages without an envelope end here
+		return false
+	}
+	if headers, content, ok := unwrapOwn(body); ok && isEnvelope(m, &headers) {
+		r.Headers, r.Body = headers, content
+		return true
+	}
+	var e struct {
+		Headers        header.Map
+		Body           string
+		S3BodyKey      string
+		ReplyToAddress *struct{ Queue string }
+	}
+	if json.Unmarshal([]byte(body), &e) != nil || !isEnvelope(m, &e.Headers) {
+		return false
+	}
+	r.Headers, r.Body = e.Headers, bodyOfOthers(e.Body)
+	if e.ReplyToAddress != nil && e.ReplyToAddress.Queue != "" {
+		r.Headers.SetDefault(header.ReplyToAddress, e.ReplyToAddress.Queue)
+	}
+	if e.S3BodyKey != "" {
+		r.inS3(e.S3BodyKey)
+	}
+	return true
+}
+
+// unwrapOwn reads an envelope in the form that wrap writes. Most are, and reading it as JSON takes
+// several times as long.
+func unwrapOwn(body string) (headers header.Map, content []byte, ok bool) {
+	inner, begins := strings.CutPrefix(body, `{"Headers":`)
+	inner, ends := strings.CutSuffix(inner, `"}`)
+	quote := strings.LastIndexByte(inner, '"') + 1
+	head, between := strings.CutSuffix(inner[:quote], `,"Body":"`)
+	text := inner[quote:]
+	if !begins || !ends || !between || text == "" || strings.ContainsAny(text, "\r\n") { // allowed in base64, not in JSON
+		return header.Map{}, nil, false
+	}
+	if text != emptyBody {
+		var err error
+		if content, err = base64.StdEncoding.DecodeString(text); err != nil {
+			return header.Map{}, nil, false
+		}
+	}
+	headers, err := header.ParseJSON(strings.Clone(head)) // else they would reference the whole body
+	return headers, content, err == nil
+}
+
+// isEnvelope reports whether JSON with headers is an envelope, and not of another producer.
+func isEnvelope(m *types.Message, headers *header.Map) bool {
+	_, hasID := text(m, header.MessageID)
+	_, ours := text(m, bodyAttribute)
+	return hasID || ours || named(headers)
+}
+
+// named reports whether headers are those of a message.
+func named(headers *header.Map) bool {
+	for _, name := range []string{header.MessageID, header.EnclosedMessageTypes, controlMessage} {
+		if _, ok := headers.Lookup(name); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// bodyOfOthers reads a body of unknown encoding, as NServiceBus does.
+func bodyOfOthers(s string) []byte {
+	if s == "" || s == emptyBody || s == emptyBodyOfOthers {
+		return nil
+	}
+	if b, err := base64.StdEncoding.DecodeString(s); err == nil {
+		return b
+	}
+	return []byte(s)
 }

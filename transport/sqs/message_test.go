@@ -132,7 +132,7 @@ func TestMessagesAreSentAsNServiceBusReadsThem(t *testing.T) {
 		}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := &conn{cfg: Transport{RawBody: test.raw}}
+			c := newConn(Transport{RawBody: test.raw}, clients{}, transport.Env{})
 			got := c.encode(m, time.Now(), 0, test.ttl)
 			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(payload{}, attribute{})); diff != "" {
 				t.Errorf("sent (-want +got):\n%s", diff)
@@ -204,7 +204,7 @@ func TestTheMessageGroupIsOfTheHeaderOrReceived(t *testing.T) {
 			if test.native != "" {
 				m.Native = map[string]string{messageGroup: test.native}
 			}
-			c := &conn{cfg: Transport{GroupHeader: "Tenant"}}
+			c := newConn(Transport{GroupHeader: "Tenant"}, clients{}, transport.Env{})
 			if got := c.groupOf(m); got != test.want {
 				t.Errorf("group %q, want %q", got, test.want)
 			}
@@ -296,7 +296,7 @@ func TestWhateverIsSentIsTextForSQSAndComesAsItWas(t *testing.T) {
 
 func roundTrip(t *testing.T, m *transport.Message, raw bool) {
 	t.Helper()
-	c := &conn{cfg: Transport{RawBody: raw}}
+	c := newConn(Transport{RawBody: raw}, clients{}, transport.Env{})
 	p := c.encode(m, time.Now(), 0, 0)
 	for _, text := range append([]string{p.body}, texts(p)...) {
 		if text == "" || !allowed(text) {
@@ -336,7 +336,7 @@ func TestSizesAreThoseThatAWSCounts(t *testing.T) {
 	}
 	for _, raw := range []bool{false, true} {
 		cfg := Transport{RawBody: raw}
-		c := &conn{cfg: cfg.withDefaults()}
+		c := newConn(cfg.withDefaults(), clients{}, transport.Env{})
 		limits := c.Limits()
 		m := &transport.Message{ID: messageID, Body: slices.Repeat([]byte{0xFF}, limits.MaxBody)}
 		if raw {

@@ -7,11 +7,16 @@ import (
 	"iter"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
+	snstypes "github.com/aws/aws-sdk-go-v2/service/sns/types"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
+	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/batch"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -26,9 +31,9 @@ const (
 )
 
 // newBatcher returns a batcher of requests, which are paid for one by one. It flushes in goroutines
-// of c.
-func newBatcher[T any](c *conn, cfg batch.Config[T], flush func([]T) []error) *batch.Batcher[T] {
-	cfg.Flushers, cfg.MaxItems, cfg.Start = maxFlushers, maxBatch, c.tasks.Go
+// of a.
+func newBatcher[T any](a *account, cfg batch.Config[T], flush func([]T) []error) *batch.Batcher[T] {
+	cfg.Flushers, cfg.MaxItems, cfg.Start = maxFlushers, maxBatch, a.tasks.Go
 	cfg.Flush = func(items []T, errs []error) { copy(errs, flush(items)) }
 	return batch.New(cfg)
 }
@@ -51,35 +56,35 @@ var errAbandoned = fmt.Errorf("sqs: no answer from AWS yet: %w", transport.ErrOu
 // destination is a queue, by its address, or a topic, by its ARN.
 type destination struct{ queue, topic string }
 
-// sender returns the batcher of a queue, which must exist.
-func (c *conn) sender(ctx context.Context, queue string) (*batch.Batcher[entry], error) {
-	if _, err := c.queueURL(ctx, queue); err != nil {
+// queueSender returns the batcher of a queue, which must exist.
+func (s *sender) queueSender(ctx context.Context, queue string) (*batch.Batcher[entry], error) {
+	if _, err := s.queueURL(ctx, queue); err != nil {
 		return nil, err
 	}
-	return c.senderTo(destination{queue: queue}, c.cfg.MaxMessage, func(es []entry) ([]error, []int) {
-		return c.sendOnce(queue, es)
+	return s.senderTo(destination{queue: queue}, s.cfg.MaxMessage, func(es []entry) ([]error, []int) {
+		return s.sendOnce(queue, es)
 	}), nil
 }
 
-// publisher returns the batcher of a topic.
-func (c *conn) publisher(arn string) *batch.Batcher[entry] {
-	return c.senderTo(destination{topic: arn}, maxPublished, func(es []entry) ([]error, []int) {
-		return c.publishOnce(arn, es)
+// topicSender returns the batcher of a topic.
+func (s *sender) topicSender(arn string) *batch.Batcher[entry] {
+	return s.senderTo(destination{topic: arn}, maxPublished, func(es []entry) ([]error, []int) {
+		return s.publishOnce(arn, es)
 	})
 }
 
 // senderTo returns a batcher that calls once with its entries, and then with each of those again by
 // itself that once returns the index of.
-func (c *conn) senderTo(
+func (s *sender) senderTo(
 	to destination, maxSize int, once func([]entry) (errs []error, again []int),
 ) *batch.Batcher[entry] {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if b, ok := c.senders[to]; ok {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b, ok := s.batchers[to]; ok {
 		return b
 	}
 	cfg := batch.Config[entry]{Linger: sendLinger, MaxWeight: maxSize, Weight: func(e entry) int { return e.size() }}
-	b := newBatcher(c, cfg, func(entries []entry) []error {
+	b := newBatcher(s.account, cfg, func(entries []entry) []error {
 		entries = slices.Clone(entries) // requests point to them
 		errs, again := once(entries)
 		for _, i := range again {
@@ -88,13 +93,13 @@ func (c *conn) senderTo(
 		}
 		return errs
 	})
-	c.senders[to] = b
+	s.batchers[to] = b
 	return b
 }
 
 // send sends one entry to a queue, with others of the same moment.
-func (c *conn) send(ctx context.Context, queue string, e entry) error {
-	to, err := c.sender(ctx, queue)
+func (s *sender) send(ctx context.Context, queue string, e entry) error {
+	to, err := s.queueSender(ctx, queue)
 	if err != nil {
 		return err
 	}
@@ -103,8 +108,8 @@ func (c *conn) send(ctx context.Context, queue string, e entry) error {
 
 // sendOnce sends entries to a queue in one request. again has the entries to send once more: see
 // sendBatch.
-func (c *conn) sendOnce(queue string, entries []entry) (errs []error, again []int) {
-	url, err := c.queueURL(c.ctx, queue)
+func (s *sender) sendOnce(queue string, entries []entry) (errs []error, again []int) {
+	url, err := s.queueURL(s.ctx, queue)
 	if err != nil {
 		return slices.Repeat([]error{beforeSending(err)}, len(entries)), nil
 	}
@@ -117,10 +122,10 @@ func (c *conn) sendOnce(queue string, entries []entry) (errs []error, again []in
 		}
 	}
 	verb := fmt.Sprintf("send to %q", queue)
-	return c.sendBatch(queue, verb, entries, func(ctx context.Context, tried *attempts) (failures, error) {
-		out, err := c.queues.SendMessageBatch(ctx, in, tried.ofSQS)
+	return s.sendBatch(queue, verb, entries, func(ctx context.Context, tried *attempts) (failures, error) {
+		out, err := s.queues.SendMessageBatch(ctx, in, tried.ofSQS)
 		if hasCode(err, noQueueCodes) {
-			c.urls.forget(queue)
+			s.urls.forget(queue)
 		}
 		if err != nil {
 			return nil, err
@@ -135,21 +140,21 @@ type failures = []types.BatchResultErrorEntry
 // sendBatch sends entries to the queue or topic of a name by one request, and returns their errors.
 // verb has its object. again has the entries to send once more: those that AWS failed through no
 // fault of theirs, or all if AWS refused the request and does not name the entry.
-func (c *conn) sendBatch(
+func (s *sender) sendBatch(
 	name, verb string, entries []entry, request func(context.Context, *attempts) (failures, error),
 ) (errs []error, again []int) {
-	ctx, cancel := c.request(c.ctx)
+	ctx, cancel := s.request(s.ctx)
 	defer cancel()
 	var tried attempts
 	var failed failures
-	err := c.paced(ctx, name, func() (err error) {
+	err := s.paced(ctx, name, func() (err error) {
 		failed, err = request(ctx, &tried)
 		return err
 	})
 	if err != nil {
-		own := tried.outcome(c.fault(err, "%s", verb), err)
+		own := tried.outcome(s.fault(err, "%s", verb), err)
 		if len(entries) == 1 {
-			return []error{c.sized(name, &entries[0], own, err)}, nil
+			return []error{s.sized(name, &entries[0], own, err)}, nil
 		}
 		if refusedAsAWhole(err) {
 			for i := range entries {
@@ -161,10 +166,10 @@ func (c *conn) sendBatch(
 	errs = make([]error, len(entries))
 	for i, f := range byIndex(failed, len(entries)) {
 		err := entryError(f)
-		errs[i] = c.sized(name, &entries[i], c.fault(err, "%s", verb), err)
+		errs[i] = s.sized(name, &entries[i], s.fault(err, "%s", verb), err)
 		switch {
 		case throttled(err):
-			c.sending.note(err)
+			s.sending.note(err)
 		case f.SenderFault:
 			continue
 		default:
@@ -195,4 +200,158 @@ func byIndex(failed failures, n int) iter.Seq2[int, *types.BatchResultErrorEntry
 			}
 		}
 	}
+}
+
+// attempts watches the attempts of one request, which the SDK repeats. The error of the request is
+// that of the last attempt, and an earlier one may have been carried out. The zero value is ready.
+type attempts struct {
+	aws.Retryer      // the request's own
+	unanswered  bool // at least one attempt
+}
+
+// IsErrorRetryable is called for each failed attempt.
+func (a *attempts) IsErrorRetryable(err error) bool {
+	a.unanswered = a.unanswered || inconclusive(err)
+	return !throttled(err) && a.Retryer.IsErrorRetryable(err) // paced repeats throttled requests
+}
+
+func (a *attempts) ofSQS(o *sqs.Options) { a.Retryer, o.Retryer = o.Retryer, a }
+
+func (a *attempts) ofSNS(o *sns.Options) { a.Retryer, o.Retryer = o.Retryer, a }
+
+// outcome adds to own, the error of a request to send that failed with err, whether its messages
+// may have been sent.
+func (a *attempts) outcome(own, err error) error {
+	switch {
+	case a.unanswered || unanswered(err):
+		return fmt.Errorf("%w: %w", own, transport.ErrOutcomeUnknown)
+	case unsent(err):
+		return fmt.Errorf("%w: %w", own, transport.ErrUnreachable)
+	}
+	return own
+}
+
+// publishOnce publishes entries to a topic in one request. again has the entries to publish once
+// more: see sendBatch.
+func (s *sender) publishOnce(arn string, entries []entry) (errs []error, again []int) {
+	in := &sns.PublishBatchInput{
+		TopicArn: &arn, PublishBatchRequestEntries: make([]snstypes.PublishBatchRequestEntry, len(entries)),
+	}
+	for i := range entries {
+		e := &entries[i]
+		attributes := make(map[string]snstypes.MessageAttributeValue, len(e.attributes))
+		for _, a := range e.attributes {
+			attributes[a.name] = snstypes.MessageAttributeValue{DataType: aws.String(textType), StringValue: &a.value}
+		}
+		in.PublishBatchRequestEntries[i] = snstypes.PublishBatchRequestEntry{
+			Id: idOf(i), Message: &e.body, MessageAttributes: attributes, MessageGroupId: optional(e.group),
+		}
+	}
+	verb := fmt.Sprintf("publish to topic %q", nameOf(arn))
+	return s.sendBatch(arn, verb, entries, func(ctx context.Context, tried *attempts) (failed failures, err error) {
+		out, err := s.topics.PublishBatch(ctx, in, tried.ofSNS)
+		if hasCode(err, noTopicCodes) && s.cfg.MissingTopic == CreateMissingTopic {
+			if _, err := s.createTopic(ctx, nameOf(arn)); err != nil {
+				return nil, err
+			}
+			out, err = s.topics.PublishBatch(ctx, in, tried.ofSNS)
+		}
+		switch {
+		case hasCode(err, noTopicCodes) && s.cfg.MissingTopic == IgnoreMissingTopic:
+			return nil, nil
+		case hasCode(err, noTopicCodes):
+			return nil, fmt.Errorf("it does not exist: create it by Install or \"holdfast endpoint create\", or set "+
+				"Transport.MissingTopic: %w", transport.ErrNoQueue)
+		case err != nil:
+			return nil, err
+		}
+		for _, f := range out.Failed {
+			of := types.BatchResultErrorEntry{Id: f.Id, Code: f.Code, Message: f.Message, SenderFault: f.SenderFault}
+			failed = append(failed, of)
+		}
+		return failed, nil
+	})
+}
+
+// paceStep is the time between two requests after AWS has throttled or denied one.
+const paceStep = time.Second
+
+// pace limits requests to one a second from a request that AWS throttled, or denied as a whole,
+// until one succeeds. The zero value is ready, and safe for concurrent use.
+type pace struct {
+	mu   sync.Mutex // guards the fields below
+	slow bool
+	next time.Time // of the next request, while slow
+}
+
+// wait returns when a request may be sent. It fails when ctx ends first.
+func (p *pace) wait(ctx context.Context) error {
+	p.mu.Lock()
+	if !p.slow {
+		p.mu.Unlock()
+		return nil
+	}
+	now := time.Now()
+	at := p.next
+	if at.Before(now) {
+		at = now
+	}
+	if end, ok := ctx.Deadline(); ok && at.After(end) {
+		p.mu.Unlock()
+		return errPaced
+	}
+	p.next = at.Add(paceStep)
+	p.mu.Unlock()
+	if err := backoff.Sleep(ctx, at.Sub(now)); err != nil {
+		return errPaced
+	}
+	return nil
+}
+
+// errPaced is the error of a request that was not sent.
+var errPaced = fmt.Errorf("AWS throttles or denies the requests, so that they are sent one a second: %w", transport.ErrUnreachable)
+
+// note records the result of a request.
+func (p *pace) note(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case err == nil:
+		p.slow = false
+	case throttled(err) || isDenied(err):
+		if at := time.Now().Add(paceStep); !p.slow || p.next.Before(at) {
+			p.next = at
+		}
+		p.slow = true
+	}
+}
+
+// paced sends a request to a queue or topic, and repeats it while AWS throttles it, up to the
+// number of tries of other requests. A throttle slows down all sends; a denial only sends to the
+// same queue or topic.
+func (s *sender) paced(ctx context.Context, name string, request func() error) (err error) {
+	for range tries {
+		if denied, ok := s.denied.Load(name); ok {
+			if err := denied.(*pace).wait(ctx); err != nil { //nolint:errcheck,forcetypeassert // there is nothing else in it
+				return err
+			}
+		}
+		if err := s.sending.wait(ctx); err != nil {
+			return err
+		}
+		err = request()
+		switch {
+		case err == nil:
+			s.sending.note(nil)
+			s.denied.Delete(name)
+		case throttled(err):
+			s.sending.note(err)
+			continue
+		case isDenied(err):
+			denied, _ := s.denied.LoadOrStore(name, new(pace)) // one for all requests in flight
+			denied.(*pace).note(err)                           //nolint:errcheck,forcetypeassert // as above
+		}
+		return err
+	}
+	return err
 }

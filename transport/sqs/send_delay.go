@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -52,24 +53,24 @@ const (
 // longDelay returns the delay queue of a message with a delay over maxDelay, and its entry there.
 // The entry has the message's id in an attribute, because NServiceBus's endpoints use SQS's own id
 // otherwise.
-func (c *conn) longDelay(
+func (s *sender) longDelay(
 	ctx context.Context, op *transport.Operation, delay time.Duration, p payload,
 ) (string, entry, error) {
 	waits := op.Queue + delaySuffix
-	if _, err := c.queueURL(ctx, waits); err != nil {
-		return "", entry{}, c.noDelayQueue(ctx, op.Queue, err)
+	if _, err := s.queueURL(ctx, waits); err != nil {
+		return "", entry{}, s.noDelayQueue(ctx, op.Queue, err)
 	}
 	if id := op.Message.ID; id != "" && allowed(id) {
 		p.attributes = append(p.without(header.MessageID), attribute{header.MessageID, id})
 	}
 	hop := delayeddelivery.Hop{Message: op.Message.ID, Deferral: rand.Text(), Number: 1}
-	wait, _ := c.chain.Next(delay)
-	return waits, c.hopEntry(&p, hop, wait, time.Time{}), nil
+	wait, _ := s.chain.Next(delay)
+	return waits, s.hopEntry(&p, hop, wait, time.Time{}), nil
 }
 
 // noDelayQueue returns the error of a message whose delay queue cannot be used because of err.
-func (c *conn) noDelayQueue(ctx context.Context, queue string, err error) error {
-	if _, missing := c.queueURL(ctx, queue); missing != nil || !errors.Is(err, transport.ErrNoQueue) {
+func (s *sender) noDelayQueue(ctx context.Context, queue string, err error) error {
+	if _, missing := s.queueURL(ctx, queue); missing != nil || !errors.Is(err, transport.ErrNoQueue) {
 		return errors.Join(missing, err)
 	}
 	return fmt.Errorf("%w: queue %q takes no delays over %v before its endpoint creates that one, by Install or "+
@@ -78,23 +79,25 @@ func (c *conn) noDelayQueue(ctx context.Context, queue string, err error) error 
 
 // hopEntry returns the entry of a message for a hop. due is zero before the time of SQS's clock is
 // known.
-func (c *conn) hopEntry(p *payload, hop delayeddelivery.Hop, left time.Duration, due time.Time) entry {
+func (s *sender) hopEntry(
+	p *payload, hop delayeddelivery.Hop, left time.Duration, due time.Time,
+) entry {
 	e := entry{payload: *p, dedup: hop.ID()}
 	e.group = hop.Group()
 	e.attributes = append(p.without(delaySeconds, hopDue, hopGroup), attribute{delaySeconds, inSeconds(left)})
 	if p.group != "" {
-		c.addIfItFits(&e, attribute{hopGroup, p.group})
+		s.addIfItFits(&e, attribute{hopGroup, p.group})
 	}
 	if !due.IsZero() {
-		c.addIfItFits(&e, attribute{hopDue, strconv.FormatInt(due.UnixMilli(), 10)})
+		s.addIfItFits(&e, attribute{hopDue, strconv.FormatInt(due.UnixMilli(), 10)})
 	}
 	return e
 }
 
 // addIfItFits adds an attribute that is useful but not needed: a message that SQS accepted once
 // must not become too large.
-func (c *conn) addIfItFits(e *entry, a attribute) {
-	if len(e.attributes)+len(e.typed) < maxAttributes && e.size()+a.size() <= c.cfg.MaxMessage {
+func (s *sender) addIfItFits(e *entry, a attribute) {
+	if len(e.attributes)+len(e.typed) < maxAttributes && e.size()+a.size() <= s.cfg.MaxMessage {
 		e.attributes = append(e.attributes, a)
 	}
 }
@@ -106,30 +109,32 @@ func (p *payload) without(names ...string) []attribute {
 
 // sendOn returns the handler of a queue's delay queue. It sends the message, unchanged, to the
 // queue or to the delay queue again.
-func (c *conn) sendOn(queue string) func(context.Context, *transport.Message) ([]transport.Operation, error) {
+func (sa *satellites) sendOn(
+	queue string,
+) func(context.Context, *transport.Message) ([]transport.Operation, error) {
 	return func(ctx context.Context, m *transport.Message) ([]transport.Operation, error) {
 		h := readHop(m)
-		if c.sentOn.Has(h.hop) {
+		if sa.sentOn.Has(h.hop) {
 			return nil, nil
 		}
-		to, e := c.onward(queue, &h)
-		if err := c.send(ctx, to, e); err != nil {
+		to, e := sa.onward(queue, &h)
+		if err := sa.sender.send(ctx, to, e); err != nil {
 			return nil, err
 		}
-		c.sentOn.Add(h.hop)
+		sa.sentOn.Add(h.hop)
 		return nil, nil
 	}
 }
 
 // onward returns the next queue of a message that waited for queue, and its entry there.
-func (c *conn) onward(queue string, h *hopping) (to string, e entry) {
-	left, hop := c.chain.Next(h.due.Sub(h.now))
+func (sa *satellites) onward(queue string, h *hopping) (to string, e entry) {
+	left, hop := sa.sender.chain.Next(h.due.Sub(h.now))
 	if hop {
-		return queue + delaySuffix, c.hopEntry(&h.payload, h.hop.Next(), left, h.due)
+		return queue + delaySuffix, sa.sender.hopEntry(&h.payload, h.hop.Next(), left, h.due)
 	}
 	e = entry{payload: h.payload, delay: wholeDelay(left)}
 	e.attributes = h.without(delaySeconds, hopDue, hopGroup)
-	c.addIfItFits(&e, attribute{hopAttribute, h.hop.Group()})
+	sa.sender.addIfItFits(&e, attribute{hopAttribute, h.hop.Group()})
 	return queue, e
 }
 
@@ -215,3 +220,61 @@ func readHop(m *transport.Message) hopping {
 }
 
 func milliTime(s string) time.Time { return unixTime(s, time.UnixMilli) }
+
+// satellites is the part of a conn that handles the messages of delay queues and dead-letter queues.
+type satellites struct {
+	*account
+	sender *sender
+	sentOn delayeddelivery.Memory // messages that wait for long
+}
+
+// Satellites implements [transport.Satellites]: the dead-letter queue and the delay queues of the
+// endpoint, if they exist.
+func (sa *satellites) Satellites(ctx context.Context) ([]transport.Satellite, error) {
+	if sa.endpoint == "" {
+		return nil, nil
+	}
+	dead := sa.endpoint + DeadLettersSuffix
+	all := []transport.Satellite{{Queue: dead, Handle: sa.deadLettered}}
+	if !sa.cfg.ShortDelays {
+		for _, queue := range []string{sa.endpoint, sa.endpoint + "-" + sa.instance} {
+			all = append(all, transport.Satellite{
+				Queue: queue + delaySuffix, Handle: sa.sendOn(queue), Concurrency: maxBatch,
+			})
+		}
+	}
+	errs := make([]error, len(all))
+	var asking sync.WaitGroup
+	for i, s := range all {
+		asking.Go(func() { _, errs[i] = sa.queueURL(ctx, s.Queue) })
+	}
+	asking.Wait()
+	var found []transport.Satellite
+	var failed error
+	for i, s := range all {
+		switch err := errs[i]; {
+		case err == nil:
+			found = append(found, s)
+		case !errors.Is(err, transport.ErrNoQueue):
+			failed = errors.Join(failed, err)
+		case s.Queue == dead && sa.cfg.ReceiveLimit > 0:
+			sa.log.InfoContext(ctx, "the dead-letter queue does not exist: Install creates it, and sets it on queues that it "+
+				"creates afterwards", "queue", dead)
+		}
+	}
+	return found, failed
+}
+
+// deadLettered returns the reason why SQS moved a message to the dead-letter queue.
+func (sa *satellites) deadLettered(
+	_ context.Context, m *transport.Message,
+) ([]transport.Operation, error) {
+	from := sa.endpoint
+	if arn := m.Native[deadLetteredIn]; arn != "" && !sa.isCalled(sa.endpoint, nameOf(arn)) {
+		from = nameOf(arn)
+	}
+	return nil, &transport.DeadLetteredError{
+		Queue: from, Count: sa.cfg.ReceiveLimit,
+		Reason: "it was received more often than the queue's maxReceiveCount allows",
+	}
+}

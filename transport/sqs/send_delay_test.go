@@ -364,7 +364,7 @@ func TestWhatWasSentOnIsNotSentOnAgainByTheSameProcess(t *testing.T) {
 
 // The stand-in knows no groups in standard queues.
 func TestAMessageThatHopsKeepsItsGroup(t *testing.T) {
-	c := &conn{cfg: (&Transport{}).withDefaults(), chain: awsChain}
+	c := newConn((&Transport{}).withDefaults(), clients{}, transport.Env{})
 	hop := delayeddelivery.Hop{Message: "m", Deferral: "d", Number: 1}
 	now := time.Now()
 	e := c.hopEntry(&payload{body: "b", group: "acme"}, hop, 40*time.Minute, time.Time{})
@@ -458,7 +458,7 @@ func TestDeadLettersOfSQSMoveToTheErrorQueue(t *testing.T) {
 
 // A message that just fits must not grow on its way: SQS would refuse it for ever.
 func TestAMessageThatJustFitsHopsWithoutGrowing(t *testing.T) {
-	c := &conn{cfg: Transport{MaxMessage: minMessage}}
+	c := newConn(Transport{MaxMessage: minMessage}, clients{}, transport.Env{})
 	p := payload{attributes: []attribute{{delaySeconds, "1801"}}}
 	p.body = strings.Repeat("x", minMessage-p.size())
 	hop := delayeddelivery.Hop{Message: "m", Deferral: "d", Number: 2}

@@ -40,7 +40,7 @@ func (in *inFlight) delete(ctx context.Context, ss []settling) []error {
 			e := types.DeleteMessageBatchRequestEntry{Id: idOf(i), ReceiptHandle: &ss[i].handle}
 			req.Entries = append(req.Entries, e)
 		}
-		out, err := call(ctx, in.conn, in.conn.queues.DeleteMessageBatch, req)
+		out, err := call(ctx, in.of.account, in.of.queues.DeleteMessageBatch, req)
 		if err != nil {
 			return nil, err
 		}
@@ -68,7 +68,7 @@ func (in *inFlight) hide(ctx context.Context, ss []settling) []error {
 				Id: idOf(i), ReceiptHandle: &ss[i].handle, VisibilityTimeout: ss[i].seconds,
 			})
 		}
-		out, err := call(ctx, in.conn, in.conn.queues.ChangeMessageVisibilityBatch, req)
+		out, err := call(ctx, in.of.account, in.of.queues.ChangeMessageVisibilityBatch, req)
 		if err != nil {
 			return nil, err
 		}
@@ -96,7 +96,7 @@ func (in *inFlight) hideAll(ctx context.Context, ss []settling) []error {
 // release returns the open deliveries to the queue. Those for which the request fails return when
 // their lease ends.
 func (in *inFlight) release(ds []*delivery) {
-	ctx, cancel := context.WithTimeout(in.conn.ctx, closeTimeout)
+	ctx, cancel := context.WithTimeout(in.of.ctx, closeTimeout)
 	defer cancel()
 	var open []settling
 	for _, d := range ds {
@@ -122,7 +122,7 @@ func (in *inFlight) ask(ctx context.Context, verb string, ss []settling, request
 	}
 	for try := 0; try < 2 && len(is) > 0; try++ {
 		failed, err := request(ctx, is)
-		err = in.conn.fault(err, "%s messages of %q", verb, in.queue)
+		err = in.of.fault(err, "%s messages of %q", verb, in.queue)
 		for _, i := range is {
 			errs[i] = err
 		}
@@ -132,7 +132,7 @@ func (in *inFlight) ask(ctx context.Context, verb string, ss []settling, request
 				errs[i] = lostError(verb)
 				continue
 			}
-			errs[i] = in.conn.fault(entryError(f), "%s a message of %q", verb, in.queue)
+			errs[i] = in.of.fault(entryError(f), "%s a message of %q", verb, in.queue)
 			if !f.SenderFault {
 				is = append(is, i)
 			}
@@ -189,4 +189,33 @@ func (p *processed) has(id string) bool {
 	defer p.mu.Unlock()
 	_, ok := p.ids[id]
 	return ok
+}
+
+func (in *inFlight) renew(ctx context.Context, ds []*delivery, lease time.Duration) []error {
+	errs := make([]error, len(ds))
+	now := time.Now()
+	var ss []settling
+	var is []int
+	for i, d := range ds {
+		seconds, keep := d.renewal(now, lease)
+		switch {
+		case !keep:
+			errs[i] = lostError("renew")
+		case seconds > 0:
+			ss, is = append(ss, settling{d, seconds}), append(is, i)
+		}
+	}
+	for n, err := range in.hideAll(ctx, ss) {
+		errs[is[n]] = err
+	}
+	return errs
+}
+
+// Renew hides messages for another lease. A message that SQS hides no longer is lost.
+func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
+	own := make([]*delivery, len(ds))
+	for i, d := range ds {
+		own[i] = d.(*delivery) //nolint:errcheck,forcetypeassert // we made it
+	}
+	return r.inFlight.renew(ctx, own, r.inFlight.of.cfg.Lease)
 }

@@ -101,7 +101,7 @@ func (d *delivery) begin(v verb) (*batch.Batcher[settling], *batch.Pending[settl
 	defer d.mu.Unlock()
 	d.expire(time.Now())
 	switch {
-	case in.conn.closed():
+	case in.of.closed():
 		return by, nil, transport.ErrClosed
 	case d.state == lost:
 		if v == completing {
@@ -194,4 +194,33 @@ func (d *delivery) left() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return time.Until(d.leased)
+}
+
+// renewal returns the seconds to renew the lease for: 0 while the message returns to the queue,
+// which a renewal would undo. keep is false if the lease is over or cannot be renewed.
+func (d *delivery) renewal(now time.Time, lease time.Duration) (seconds int32, keep bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.expire(now)
+	left := maxHold - now.Sub(d.received)
+	switch {
+	case d.state == settled || d.state == lost || !now.Before(d.leased) || left < time.Second:
+		return 0, false
+	case d.state != idle && d.verb != completing:
+		return 0, true
+	default:
+		return int32(min(lease, left) / time.Second), true //nolint:gosec // at most maxHold
+	}
+}
+
+// renewed records the result of a renewal.
+func (d *delivery) renewed(began time.Time, seconds int32, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case err == nil:
+		d.leased = began.Add(time.Duration(seconds) * time.Second)
+	case errors.Is(err, transport.ErrLeaseLost) && d.state == idle:
+		d.loseIdle()
+	}
 }

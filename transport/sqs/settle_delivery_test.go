@@ -19,7 +19,7 @@ func TestASettleIsRepeatedAfterItsEffect(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				in := &inFlight{conn: &conn{}, held: make(map[string]*delivery)}
+				in := &inFlight{of: newConn(Transport{}, clients{}, transport.Env{}).receiving, held: make(map[string]*delivery)}
 				flushing, recorded, deliver := make(chan struct{}), make(chan struct{}), make(chan struct{})
 				in.deletes = batch.New(batch.Config[settling]{
 					Flushers: 1, MaxItems: 1,

@@ -24,7 +24,7 @@ func TestEveryFormOfAnAddressIsOneQueue(t *testing.T) {
 		{"ns-", "ns2-x", "ns-ns2-x", "ns2-x"},
 		{"ns-", "nsx", "ns-nsx", "nsx"},
 	} {
-		c := &conn{cfg: Transport{QueuePrefix: test.prefix}}
+		c := newConn(Transport{QueuePrefix: test.prefix}, clients{}, transport.Env{})
 		for _, same := range []string{test.form, test.address, test.name} {
 			if got := c.Address(same); got != test.address {
 				t.Errorf("%q with prefix %q has the address %q, want %q", same, test.prefix, got, test.address)
@@ -37,7 +37,7 @@ func TestEveryFormOfAnAddressIsOneQueue(t *testing.T) {
 }
 
 func TestAMalformedAddressIsNoQueue(t *testing.T) {
-	c := &conn{cfg: Transport{QueuePrefix: "test-"}}
+	c := newConn(Transport{QueuePrefix: "test-"}, clients{}, transport.Env{})
 	for _, bad := range []string{"", " ", "Größe", strings.Repeat("x", 80), strings.Repeat("x", 1<<20)} {
 		_, err := queueName("test-", bad)
 		if !errors.Is(err, transport.ErrNoQueue) || len(err.Error()) > 2000 {
@@ -52,7 +52,7 @@ func TestAMalformedAddressIsNoQueue(t *testing.T) {
 func FuzzAddress(f *testing.F) {
 	f.Add("test-", "test-Shop.Sales")
 	f.Fuzz(func(t *testing.T, prefix, text string) {
-		c := &conn{cfg: Transport{QueuePrefix: prefix}}
+		c := newConn(Transport{QueuePrefix: prefix}, clients{}, transport.Env{})
 		for _, form := range []string{c.Address(text), c.ShortName(text)} {
 			if c.Address(form) != c.Address(text) || c.ShortName(form) != c.ShortName(text) {
 				t.Errorf("with prefix %q, %q and its form %q are not one queue", prefix, text, form)

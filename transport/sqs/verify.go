@@ -2,7 +2,6 @@ package sqs
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,28 +19,36 @@ var (
 // fewReceives is a maxReceiveCount that an endpoint's own retries may reach.
 const fewReceives = 25
 
+// verifier is the part of a conn that compares queues and subscriptions with those of a plan.
+type verifier struct {
+	*account
+	subscriptions *subscriptions
+}
+
 // Verify implements [transport.Verifier]. Retention and encryption may be chosen per queue and are
 // not compared.
-func (c *conn) Verify(ctx context.Context, plan transport.Plan) ([]transport.Finding, error) {
+func (ve *verifier) Verify(ctx context.Context, plan transport.Plan) ([]transport.Finding, error) {
 	var v verification
-	if c.hasDeadLetters(plan.Queues) {
-		v.compare("queue", c.endpoint+DeadLettersSuffix, c.exists(ctx, c.endpoint+DeadLettersSuffix))
+	if ve.hasDeadLetters(plan.Queues) {
+		v.compare("queue", ve.endpoint+DeadLettersSuffix, ve.exists(ctx, ve.endpoint+DeadLettersSuffix))
 	}
 	for _, q := range plan.Queues {
-		v.compare("queue", q.Name, c.compareQueue(ctx, q))
-		if plan.Delays && c.hasDelayQueue(q) {
-			v.compare("queue", q.Name+delaySuffix, c.compareDelayQueue(ctx, q.Name+delaySuffix))
+		v.compare("queue", q.Name, ve.compareQueue(ctx, q))
+		if plan.Delays && ve.hasDelayQueue(q) {
+			v.compare("queue", q.Name+delaySuffix, ve.compareDelayQueue(ctx, q.Name+delaySuffix))
 		}
 	}
 	for _, name := range slices.Concat(plan.Types...) {
-		v.compare("topic", name, c.compareTopic(ctx, name))
+		v.compare("topic", name, ve.compareTopic(ctx, name))
 	}
 	return v.found, v.err
 }
 
 // VerifySubscriptions implements [transport.SubscriptionVerifier].
-func (c *conn) VerifySubscriptions(ctx context.Context, queue string, typeNames []string) ([]transport.Finding, error) {
-	queueARN, err := c.queueARN(ctx, queue)
+func (ve *verifier) VerifySubscriptions(
+	ctx context.Context, queue string, typeNames []string,
+) ([]transport.Finding, error) {
+	queueARN, err := ve.queueARN(ctx, queue)
 	if err != nil && !errors.Is(err, transport.ErrNoQueue) {
 		return nil, err
 	}
@@ -50,7 +57,7 @@ func (c *conn) VerifySubscriptions(ctx context.Context, queue string, typeNames 
 		if queueARN == "" {
 			v.compare("subscription", name, transport.ErrNoQueue)
 		} else {
-			v.compare("subscription", name, c.compareSubscription(ctx, queue, queueARN, name))
+			v.compare("subscription", name, ve.compareSubscription(ctx, queue, queueARN, name))
 		}
 	}
 	return v.found, v.err
@@ -87,18 +94,18 @@ func (v *verification) compare(kind, name string, err error) {
 	v.found = append(v.found, f)
 }
 
-func (c *conn) exists(ctx context.Context, queue string) error {
-	c.urls.forget(queue) // it may have been deleted
-	_, err := c.queueURL(ctx, queue)
+func (ve *verifier) exists(ctx context.Context, queue string) error {
+	ve.urls.forget(queue) // it may have been deleted
+	_, err := ve.queueURL(ctx, queue)
 	return err
 }
 
 // compareQueue compares the dead-letter queue of an endpoint's own queue.
-func (c *conn) compareQueue(ctx context.Context, q transport.Queue) error {
-	if err := c.exists(ctx, q.Name); err != nil || !q.Shared && !c.hasDeadLetters([]transport.Queue{q}) {
+func (ve *verifier) compareQueue(ctx context.Context, q transport.Queue) error {
+	if err := ve.exists(ctx, q.Name); err != nil || !q.Shared && !ve.hasDeadLetters([]transport.Queue{q}) {
 		return err
 	}
-	redrive, err := c.redrive(ctx, q.Name)
+	redrive, err := ve.redrive(ctx, q.Name)
 	switch {
 	case err != nil:
 		return err
@@ -109,45 +116,20 @@ func (c *conn) compareQueue(ctx context.Context, q transport.Queue) error {
 		return nil
 	case redrive.most == 0:
 		return different(fmt.Sprintf("it has no dead-letter queue: set its redrive policy to %q and maxReceiveCount %d, or "+
-			"set Transport.ReceiveLimit to None", c.endpoint+DeadLettersSuffix, c.cfg.ReceiveLimit))
-	case !c.isCalled(c.endpoint+DeadLettersSuffix, nameOf(redrive.target)):
+			"set Transport.ReceiveLimit to None", ve.endpoint+DeadLettersSuffix, ve.cfg.ReceiveLimit))
+	case !ve.isCalled(ve.endpoint+DeadLettersSuffix, nameOf(redrive.target)):
 		return different(fmt.Sprintf("its dead-letter queue is %q, which the endpoint does not receive from", nameOf(redrive.target)))
 	case redrive.most < fewReceives:
-		return different(fmt.Sprintf("it moves messages to the dead-letter queue after %d deliveries: set %d", redrive.most, c.cfg.ReceiveLimit))
+		return different(fmt.Sprintf("it moves messages to the dead-letter queue after %d deliveries: set %d", redrive.most, ve.cfg.ReceiveLimit))
 	}
 	return nil
 }
 
-// redrive is the redrive policy of a queue. The zero value is none.
-type redrive struct {
-	target string // ARN
-	most   int64  // maxReceiveCount: how often a message is received before SQS moves it
-}
-
-func (c *conn) redrive(ctx context.Context, queue string) (redrive, error) {
-	text, err := c.queueAttribute(ctx, queue, types.QueueAttributeNameRedrivePolicy)
-	if err != nil || text == "" {
-		return redrive{}, err
-	}
-	var read struct {
-		Target string      `json:"deadLetterTargetArn"`
-		Most   json.Number `json:"maxReceiveCount"` // a number or a text
-	}
-	if err := json.Unmarshal([]byte(text), &read); err != nil {
-		return redrive{}, different("its redrive policy is not readable")
-	}
-	most, err := read.Most.Int64()
-	if err != nil || most < 1 {
-		return redrive{}, different("its redrive policy is not readable")
-	}
-	return redrive{read.Target, most}, nil
-}
-
-func (c *conn) compareDelayQueue(ctx context.Context, queue string) error {
-	if err := c.exists(ctx, queue); err != nil {
+func (ve *verifier) compareDelayQueue(ctx context.Context, queue string) error {
+	if err := ve.exists(ctx, queue); err != nil {
 		return err
 	}
-	got, err := c.queueAttribute(ctx, queue, types.QueueAttributeNameDelaySeconds)
+	got, err := ve.queueAttribute(ctx, queue, types.QueueAttributeNameDelaySeconds)
 	if err != nil {
 		return err
 	}
@@ -158,31 +140,33 @@ func (c *conn) compareDelayQueue(ctx context.Context, queue string) error {
 }
 
 // compareTopic fails with ErrNoQueue for a topic that does not exist.
-func (c *conn) compareTopic(ctx context.Context, typeName string) error {
-	arn, err := c.topicARN(ctx, typeName)
+func (ve *verifier) compareTopic(ctx context.Context, typeName string) error {
+	arn, err := ve.topicARN(ctx, typeName)
 	if err != nil {
 		return err
 	}
-	if _, err = c.topicAttribute(ctx, arn, ""); hasCode(err, noTopicCodes) {
+	if _, err = ve.topicAttribute(ctx, arn, ""); hasCode(err, noTopicCodes) {
 		return transport.ErrNoQueue
 	}
 	return err
 }
 
 // compareSubscription looks for the subscription, and for the topic in the queue's policy.
-func (c *conn) compareSubscription(ctx context.Context, queue, queueARN, typeName string) error {
-	topicARN, err := c.topicARN(ctx, typeName)
+func (ve *verifier) compareSubscription(
+	ctx context.Context, queue, queueARN, typeName string,
+) error {
+	topicARN, err := ve.topicARN(ctx, typeName)
 	if err != nil {
 		return err
 	}
-	arn, err := c.subscription(ctx, queueARN, topicARN)
+	arn, err := ve.subscriptions.subscription(ctx, queueARN, topicARN)
 	if err != nil {
 		return err
 	}
 	if arn == "" {
 		return transport.ErrNoQueue
 	}
-	p, err := c.policy(ctx, queue)
+	p, err := ve.subscriptions.policy(ctx, queue)
 	if err != nil {
 		return err
 	}

@@ -18,11 +18,11 @@ import (
 
 // fault returns the error of a failed request, with advice where there is some. After Close it is
 // ErrClosed.
-func (c *conn) fault(err error, format string, args ...any) error {
+func (a *account) fault(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
 	}
-	if c.closed() {
+	if a.closed() {
 		return transport.ErrClosed
 	}
 	advice := ""
@@ -40,7 +40,7 @@ func (c *conn) fault(err error, format string, args ...any) error {
 	case withoutCredentials(err):
 		advice = "no credentials: set AWS_PROFILE, Transport.Profile or Transport.Config, or give the machine a role: "
 	case dns != nil && dns.IsNotFound:
-		advice = fmt.Sprintf("the host is unknown: check the region %q and the name server: ", c.region)
+		advice = fmt.Sprintf("the host is unknown: check the region %q and the name server: ", a.region)
 	}
 	return fmt.Errorf("sqs: %s: %s%w", fmt.Sprintf(format, args...), advice, err)
 }
