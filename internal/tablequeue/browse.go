@@ -10,45 +10,49 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var (
-	_ transport.Browser = (*Conn)(nil)
-	_ transport.Cursor  = (*cursor)(nil)
-	_ transport.Purger  = (*Conn)(nil)
-)
+var _ transport.Cursor = (*cursor)(nil)
 
 // MaxPage is the number of bytes of bodies after which a [Store] ends a page, to bound memory.
 const MaxPage = 16 << 20
 
+// browser lists the messages of queues, and removes messages.
+type browser struct {
+	*core
+
+	encoder *encoder
+	writer  *writer
+}
+
 // cursor reads a queue by the rows' seq. It has no lease.
 type cursor struct {
-	conn   *Conn
-	page   Page
-	ids    map[int64]string // of the rows of the last page, by their seq
-	closed bool
+	browser *browser
+	page    Page
+	ids     map[int64]string // of the rows of the last page, by their seq
+	closed  bool
 }
 
 // Browse implements [transport.Browser]. It does not change the rows, and lists leased and delayed
 // ones too.
-func (c *Conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
-	queue = c.ShortName(queue)
-	last, err := c.ofExisting(ctx, queue, c.store.Last)
+func (b *browser) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
+	queue = b.shortName(queue)
+	last, err := b.ofExisting(ctx, queue, b.store.Last)
 	if err != nil {
 		return nil, err
 	}
-	return &cursor{conn: c, page: Page{Queue: queue, Last: last}}, nil
+	return &cursor{browser: b, page: Page{Queue: queue, Last: last}}, nil
 }
 
 // Purge implements [transport.Purger].
-func (c *Conn) Purge(ctx context.Context, queue string) (int64, error) {
-	return c.ofExisting(ctx, c.ShortName(queue), c.store.Purge)
+func (b *browser) Purge(ctx context.Context, queue string) (int64, error) {
+	return b.ofExisting(ctx, b.shortName(queue), b.store.Purge)
 }
 
 // ofExisting returns the number that fn returns for a queue that exists, or for a foreign table.
-func (c *Conn) ofExisting(
+func (b *browser) ofExisting(
 	ctx context.Context, queue string, fn func(ctx context.Context, queue string) (int64, error),
 ) (int64, error) {
-	return ask(ctx, c, []string{queue}, func(ctx context.Context) (int64, error) {
-		err := c.store.Exists(ctx, queue)
+	return ask(ctx, b.core, []string{queue}, func(ctx context.Context) (int64, error) {
+		err := b.store.Exists(ctx, queue)
 		if unfit, ok := errors.AsType[*UnfitError](err); err != nil && (!ok || !unfit.Foreign) {
 			return 0, err
 		}
@@ -62,8 +66,9 @@ func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message
 		return nil, transport.ErrClosed
 	}
 	cur.page.Limit = min(limit, maxReceive)
-	rows, err := ask(ctx, cur.conn, nil, func(ctx context.Context) ([]Claimed, error) {
-		return cur.conn.store.Browse(ctx, cur.page)
+	b := cur.browser
+	rows, err := ask(ctx, b.core, nil, func(ctx context.Context) ([]Claimed, error) {
+		return b.store.Browse(ctx, cur.page)
 	})
 	if err != nil {
 		return nil, err
@@ -88,24 +93,24 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 	if err != nil {
 		return cur.notFound(m)
 	}
-	c := cur.conn
-	w := c.newWork()
-	defer c.recycle(w)
-	if failed := c.addRows(ctx, w, ops); len(failed) > 0 {
+	b := cur.browser
+	w := b.writer.newWork()
+	defer b.writer.recycle(w)
+	if failed := b.encoder.addRows(ctx, w, ops); len(failed) > 0 {
 		return dispatchError(failed, len(ops))
 	}
 	w.unit.Verb, w.unit.Queue = Delete, cur.page.Queue
 	w.unit.Lease, w.unit.RowID = Lease{Seq: seq, ID: 1 + rand.Int64N(1<<62)}, cur.ids[seq]
-	err = c.call(ctx, nil, func(ctx context.Context) error {
-		return c.again(func() error { return c.store.Take(ctx, &w.unit) })
+	err = b.call(ctx, nil, func(ctx context.Context) error {
+		return b.again(func() error { return b.store.Take(ctx, &w.unit) })
 	})
 	if err != nil {
-		return c.blame(ctx, c.verdict(err), &w.unit, len(ops))
+		return b.encoder.blame(ctx, b.verdict(err), &w.unit, len(ops))
 	}
 	if w.unit.Lost {
 		return cur.notFound(m)
 	}
-	c.wakes.flushed([]*Unit{&w.unit})
+	b.wakes.flushed([]*Unit{&w.unit})
 	return nil
 }
 

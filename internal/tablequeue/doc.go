@@ -10,5 +10,7 @@
 // to the [Store] in batches of units, each of which is atomic. It bisects a batch that the database
 // refuses, until only the refused units fail.
 //
-// The engine is [Conn], and a database's dialect implements [Store].
+// The engine is [Conn], and a database's dialect implements [Store]. A Conn consists of parts for
+// sending, settling, recording and so on, which share one core. A part has the parts that it needs
+// as fields. No part refers to the Conn.
 package tablequeue

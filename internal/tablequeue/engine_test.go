@@ -318,10 +318,10 @@ func TestABatchIsCutByItsBytes(t *testing.T) {
 	works := make([]*work, 5)
 	for i := range works {
 		w := &work{unit: Unit{Rows: []Row{{Queue: "out", Body: make([]byte, maxFlushBytes/2)}}}}
-		w.unit.of = w
+		w.unit.of = &w.outcome
 		works[i] = w
 	}
-	c.units.DoAll(t.Context(), works)
+	c.writer.units.DoAll(t.Context(), works)
 	if got := f.callsOf("flush 2"); got != 2 || f.callsOf("flush") != 3 {
 		t.Errorf("flushes %q, want two of 2 and one of 1", f.calls)
 	}
@@ -514,7 +514,9 @@ func TestCloseReleasesTellsOthersAndRefuses(t *testing.T) {
 }
 
 // claimless is a delivery of a row that does not exist.
-func claimless(c *Conn) *delivery { return &delivery{conn: c, queue: "in", lease: Lease{1, 2}} }
+func claimless(c *Conn) *delivery {
+	return &delivery{settler: c.settler, queue: "in", lease: Lease{1, 2}}
+}
 
 // silent is a store on a server that answers nothing any more.
 type silent struct{ *fake }

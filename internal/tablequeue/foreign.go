@@ -14,8 +14,6 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var _ transport.HandOverer = (*Conn)(nil)
-
 const (
 	handOverRows  = 500             // in one transaction
 	handOverLocks = 2 * time.Minute // for a lock on the table: a vacuum may have it
@@ -23,11 +21,14 @@ const (
 
 var errNoHandOver = errors.New("the transport cannot hand queues over to NServiceBus")
 
+// foreignTables hands queues over to NServiceBus, and moves delayed messages of NServiceBus.
+type foreignTables struct{ *core }
+
 // handOver is a queue that is handed over to an endpoint of NServiceBus.
 type handOver struct {
-	*Conn
+	*core
 
-	store    HandingOver
+	tables   HandingOver
 	queue    string
 	forwards string // "" without that queue
 	ended    bool   // the queue is one of NServiceBus already
@@ -37,15 +38,15 @@ type handOver struct {
 
 // HandOver implements [transport.HandOverer]. Each transaction leaves a state from which a repeated
 // call goes on.
-func (c *Conn) HandOver(
+func (f *foreignTables) HandOver(
 	ctx context.Context, queue string, progress func(transport.HandOverProgress),
 ) (transport.HandedOver, error) {
-	store, ok := c.store.(HandingOver)
+	tables, ok := f.store.(HandingOver)
 	if !ok {
 		return transport.HandedOver{}, errNoHandOver
 	}
-	h := &handOver{Conn: c, store: store, queue: c.ShortName(queue), progress: progress}
-	return ask(ctx, c, []string{h.queue}, h.run)
+	h := &handOver{core: f.core, tables: tables, queue: f.shortName(queue), progress: progress}
+	return ask(ctx, f.core, []string{h.queue}, h.run)
 }
 
 func (h *handOver) run(ctx context.Context) (done transport.HandedOver, err error) {
@@ -59,7 +60,7 @@ func (h *handOver) run(ctx context.Context) (done transport.HandedOver, err erro
 	if err := h.free(ctx); err != nil {
 		return done, err
 	}
-	if err := h.store.PrepareHandOver(ctx, h.queue); err != nil {
+	if err := h.tables.PrepareHandOver(ctx, h.queue); err != nil {
 		return done, err
 	}
 	if err := h.count(ctx); err != nil {
@@ -83,7 +84,7 @@ func (h *handOver) run(ctx context.Context) (done transport.HandedOver, err erro
 // find looks for the tables. Where an earlier call has ended the use of the queue, there may be
 // messages left in that of forwards: a transaction that was open then has committed them.
 func (h *handOver) find(ctx context.Context) error {
-	foreign := h.Conn.store.Exists(ctx, h.queue)
+	foreign := h.store.Exists(ctx, h.queue)
 	if unfit, ok := errors.AsType[*UnfitError](foreign); foreign != nil && (!ok || !unfit.Foreign) {
 		return foreign
 	}
@@ -96,7 +97,7 @@ func (h *handOver) find(ctx context.Context) error {
 
 func (h *handOver) findForwards(ctx context.Context) error {
 	name := h.queue + ForwardsSuffix
-	switch err := h.Conn.store.Exists(ctx, name); {
+	switch err := h.store.Exists(ctx, name); {
 	case err == nil:
 		h.forwards = name
 	case !errors.Is(err, transport.ErrNoQueue):
@@ -119,7 +120,7 @@ func (h *handOver) queues() (queues []string) {
 // free returns an error while messages are leased.
 func (h *handOver) free(ctx context.Context) error {
 	for _, queue := range h.queues() {
-		holders, err := h.store.Holders(ctx, queue)
+		holders, err := h.tables.Holders(ctx, queue)
 		if err != nil {
 			return err
 		}
@@ -144,7 +145,7 @@ func leasedError(queue string, holders []Holder) error {
 // count sets the number of messages to be moved.
 func (h *handOver) count(ctx context.Context) error {
 	for _, queue := range h.queues() {
-		s, err := h.Conn.store.Inspect(ctx, queue)
+		s, err := h.store.Inspect(ctx, queue)
 		if err != nil {
 			return err
 		}
@@ -164,7 +165,7 @@ func (h *handOver) moveFrom(ctx context.Context, from string) error {
 		}
 		var moved int
 		err := h.patiently(ctx, func() (err error) {
-			moved, err = h.store.MoveDelayed(ctx, h.queue, from, handOverRows, h.headers)
+			moved, err = h.tables.MoveDelayed(ctx, h.queue, from, handOverRows, h.headers)
 			return err
 		})
 		if err != nil || moved == 0 {
@@ -182,7 +183,7 @@ func (h *handOver) patiently(ctx context.Context, fn func() error) error {
 		if err == nil || errors.Is(err, ErrLeased) {
 			return err
 		}
-		class := h.Conn.store.Classify(err)
+		class := h.store.Classify(err)
 		if class != Locked && class != Conflict || time.Since(began) > handOverLocks {
 			return err
 		}
@@ -204,7 +205,7 @@ func (h *handOver) headers(text string) string {
 	if err != nil {
 		return text
 	}
-	headers.SetDefault(header.ForwardDestination, h.Address(h.queue))
+	headers.SetDefault(header.ForwardDestination, h.address(h.queue))
 	return string(headers.AppendJSON(nil))
 }
 
@@ -212,7 +213,7 @@ func (h *handOver) headers(text string) string {
 func (h *handOver) end(ctx context.Context) error {
 	var moved int
 	err := h.patiently(ctx, func() (err error) {
-		moved, err = h.store.EndHandOver(ctx, h.queue, h.headers)
+		moved, err = h.tables.EndHandOver(ctx, h.queue, h.headers)
 		return err
 	})
 	if errors.Is(err, ErrLeased) {
@@ -226,7 +227,7 @@ func (h *handOver) end(ctx context.Context) error {
 
 // remaining returns the other queues that have messages and may belong to the endpoint.
 func (h *handOver) remaining(ctx context.Context) (all []transport.QueueStats, err error) {
-	names, err := h.Conn.store.List(ctx)
+	names, err := h.store.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +235,7 @@ func (h *handOver) remaining(ctx context.Context) (all []transport.QueueStats, e
 		if name != h.queue+".quarantine" && name != h.queue+ForwardsSuffix && !strings.HasPrefix(name, h.queue+"-") {
 			continue
 		}
-		s, err := h.Conn.store.Inspect(ctx, name)
+		s, err := h.store.Inspect(ctx, name)
 		switch {
 		case errors.Is(err, transport.ErrNoQueue):
 		case err != nil:
@@ -254,8 +255,9 @@ const (
 
 // mover moves the delayed messages of NServiceBus that are due into a queue.
 type mover struct {
-	conn   *Conn
-	store  DelayedTables
+	*core
+
+	tables DelayedTables
 	queue  string
 	found  bool // the table exists
 	warned bool // of the current outage
@@ -263,21 +265,21 @@ type mover struct {
 }
 
 // moveDelayed runs a mover for queue until the Conn is closed.
-func (c *Conn) moveDelayed(queue string) {
-	store, ok := c.store.(DelayedTables)
+func (f *foreignTables) moveDelayed(queue string) {
+	tables, ok := f.store.(DelayedTables)
 	if !ok || strings.HasSuffix(queue, ForwardsSuffix) {
 		return
 	}
-	m := &mover{conn: c, store: store, queue: queue, pause: backoff.Backoff{Min: moveEvery, Max: lookEvery}}
-	c.running.Go(func() {
-		for backoff.Sleep(c.life, m.step()) == nil {
+	m := &mover{core: f.core, tables: tables, queue: queue, pause: backoff.Backoff{Min: moveEvery, Max: lookEvery}}
+	f.running.Go(func() {
+		for backoff.Sleep(f.life, m.step()) == nil {
 		}
 	})
 }
 
 // step looks for the table, or for due rows in it, and returns the time until the next step.
 func (m *mover) step() time.Duration {
-	ctx, cancel := context.WithTimeout(m.conn.life, maxWait)
+	ctx, cancel := context.WithTimeout(m.life, maxWait)
 	defer cancel()
 	var wait time.Duration
 	err := m.look(ctx)
@@ -303,17 +305,17 @@ func (m *mover) look(ctx context.Context) (err error) {
 	if m.found {
 		return nil
 	}
-	if m.found, err = m.store.HasDelayed(ctx, m.queue); m.found {
-		m.conn.cfg.Env.Log().InfoContext(ctx, "delayed messages of NServiceBus were found: they are moved into the queue when they are due",
+	if m.found, err = m.tables.HasDelayed(ctx, m.queue); m.found {
+		m.cfg.Env.Log().InfoContext(ctx, "delayed messages of NServiceBus were found: they are moved into the queue when they are due",
 			slog.String("queue", m.queue), slog.String("table", m.queue+DelayedSuffix))
 	}
 	return err
 }
 
 func (m *mover) move(ctx context.Context) (wait time.Duration, err error) {
-	moved, next, err := m.store.MoveDue(ctx, m.queue, moveRows)
+	moved, next, err := m.tables.MoveDue(ctx, m.queue, moveRows)
 	if moved > 0 {
-		m.conn.wakes.announce(m.queue)
+		m.wakes.announce(m.queue)
 	}
 	switch {
 	case moved == moveRows:
@@ -326,9 +328,9 @@ func (m *mover) move(ctx context.Context) (wait time.Duration, err error) {
 
 // failed logs the first error of an outage, and returns the pause after it.
 func (m *mover) failed(err error) time.Duration {
-	if !m.warned && m.conn.life.Err() == nil {
+	if !m.warned && m.life.Err() == nil {
 		m.warned = true
-		m.conn.cfg.Env.Log().WarnContext(m.conn.life, "delayed messages of NServiceBus are not moved into the queue: it is tried again",
+		m.cfg.Env.Log().WarnContext(m.life, "delayed messages of NServiceBus are not moved into the queue: it is tried again",
 			slog.String("queue", m.queue), slog.String("table", m.queue+DelayedSuffix), slog.Any("error", err))
 	}
 	return m.pause.Next()
@@ -342,22 +344,6 @@ func (m *mover) failed(err error) time.Duration {
 // DelayedSuffix is the end of the name of the table in which an endpoint of NServiceBus keeps its
 // delayed messages, after the name of its queue.
 const DelayedSuffix = ".Delayed"
-
-// ErrNoDelays is wrapped by the error of a [Store] for a delayed row whose queue is foreign.
-// Nothing was written, and [Foreign].Foreign reports true for that queue from then on. Classify
-// returns Refused for it.
-var ErrNoDelays = errors.New("its table, one of NServiceBus's, takes no delayed messages")
-
-// Foreign is implemented by a [Store] that can send to queues of NServiceBus. Without it the header
-// with the destination has no meaning, and no store returns [ErrNoDelays].
-//
-// The engine keeps a delayed message for a foreign queue in the queue with [ForwardsSuffix] beside
-// that of the endpoint, with the address of the [transport.Addresser] that the store has to be too.
-type Foreign interface {
-	// Foreign reports whether queue, which Check has passed, is known to be one of NServiceBus. It
-	// does no I/O.
-	Foreign(queue string) bool
-}
 
 // DelayedTables is implemented by a [Store] that can read the tables with [DelayedSuffix]. Without
 // it they are not read. Several processes may move the rows of one table at once.

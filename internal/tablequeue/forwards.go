@@ -12,34 +12,68 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var (
-	_ transport.Satellites = (*Conn)(nil)
-	_ transport.Relayer    = (*delivery)(nil)
-)
-
 // forwardsEvery is the time between two looks for the queue of forwards, which another instance may
 // create. The instance that creates it receives from it at once.
 const forwardsEvery = time.Minute
 
+// ForwardsSuffix is the end of the name of the queue in which delayed messages for foreign queues
+// wait, after the name of the queue of the endpoint that sends them. Its rows have the header with
+// the destination. The endpoint's instances receive from it, and forward each message when it is
+// due.
+const ForwardsSuffix = ".forwards"
+
+// forwarders is the number of messages that one process forwards at once.
+const forwarders = 8
+
+// Why a delayed message for a foreign queue cannot be kept.
+var (
+	errSendOnly = fmt.Errorf("%w; they wait in a queue beside that of their sender, and this sender receives from no "+
+		"queue: send the message from an endpoint with a queue, or without a delay", ErrNoDelays)
+	errExpires = fmt.Errorf("%w that expire: send the message without a time to live, or without a delay", ErrNoDelays)
+)
+
+// errNoAnswer is the cause of the end of a context of the Conn's own.
+var errNoAnswer = errors.New("the database has not answered in time")
+
+// forwards is the queue in which delayed messages for foreign queues wait. It is created with the
+// first of them.
+type forwards struct {
+	*core
+
+	unusable *unusable
+
+	queue string
+	found chan struct{} // closed when the queue exists
+
+	mu      sync.Mutex // guards the rest; held while the queue is created
+	exists  bool
+	failed  error     // of the last creation
+	retryAt time.Time // failed is returned until then
+}
+
+func newForwards(c *core, u *unusable) *forwards {
+	return &forwards{core: c, unusable: u, queue: c.cfg.Env.Endpoint + ForwardsSuffix, found: make(chan struct{})}
+}
+
 // Satellites implements [transport.Satellites]: the queue of forwards, which is created with its
 // first message.
-func (c *Conn) Satellites(context.Context) ([]transport.Satellite, error) {
-	if _, ok := c.store.(Foreign); !ok || c.store.Check(c.forwards.queue) != nil {
+func (f *forwards) Satellites(context.Context) ([]transport.Satellite, error) {
+	if _, ok := f.store.(Foreign); !ok || f.store.Check(f.queue) != nil {
 		return nil, nil
 	}
-	if _, receives := c.queues.Load(c.cfg.Env.Endpoint); !receives {
+	if _, receives := f.received.Load(f.cfg.Env.Endpoint); !receives {
 		return nil, nil
 	}
 	return []transport.Satellite{{
-		Queue: c.forwards.queue, Wait: c.awaitForwards, Concurrency: forwarders, Handle: noDestination,
+		Queue: f.queue, Wait: f.await, Concurrency: forwarders, Handle: noDestination,
 	}}, nil
 }
 
-// awaitForwards waits until the queue of forwards exists.
-func (c *Conn) awaitForwards(ctx context.Context) error {
-	for found := (<-chan struct{})(c.forwards.found); ; {
-		missing, err := ask(ctx, c, nil, func(ctx context.Context) ([]bool, error) {
-			return c.store.Missing(ctx, []string{c.forwards.queue})
+// await waits until the queue of forwards exists.
+func (f *forwards) await(ctx context.Context) error {
+	for found := (<-chan struct{})(f.found); ; {
+		missing, err := ask(ctx, f.core, nil, func(ctx context.Context) ([]bool, error) {
+			return f.store.Missing(ctx, []string{f.queue})
 		})
 		if err == nil && !missing[0] {
 			return nil
@@ -64,112 +98,45 @@ func noDestination(context.Context, *transport.Message) ([]transport.Operation, 
 	return nil, &transport.DeadLetteredError{Reason: "it has no header " + header.ForwardDestination}
 }
 
-// forward takes the header with the destination off a message, and notes the destination unless
-// that is the queue that it was received from.
-func (d *delivery) forward() {
-	to, found := d.msg.Headers.Lookup(header.ForwardDestination)
-	if !found {
-		return
-	}
-	d.msg.Headers.Del(header.ForwardDestination)
-	if d.conn.ShortName(to) != d.queue {
-		d.destination = new(to)
-	}
-}
-
-// Relay implements [transport.Relayer].
-func (d *delivery) Relay() []transport.Operation {
-	if d.destination == nil {
-		return nil
-	}
-	return []transport.Operation{{Message: &d.msg, Queue: *d.destination}}
-}
-
-// ForwardsSuffix is the end of the name of the queue in which delayed messages for foreign queues
-// wait, after the name of the queue of the endpoint that sends them. Its rows have the header with
-// the destination. The endpoint's instances receive from it, and forward each message when it is
-// due.
-const ForwardsSuffix = ".forwards"
-
-// forwarders is the number of messages that one process forwards at once.
-const forwarders = 8
-
-// Why a delayed message for a foreign queue cannot be kept.
-var (
-	errSendOnly = fmt.Errorf("%w; they wait in a queue beside that of their sender, and this sender receives from no "+
-		"queue: send the message from an endpoint with a queue, or without a delay", ErrNoDelays)
-	errExpires = fmt.Errorf("%w that expire: send the message without a time to live, or without a delay", ErrNoDelays)
-)
-
-// errNoAnswer is the cause of the end of a context of the Conn's own.
-var errNoAnswer = errors.New("the database has not answered in time")
-
-// forwards is the queue in which delayed messages for foreign queues wait. It is created with the
-// first of them.
-type forwards struct {
-	queue string
-	found chan struct{} // closed when the queue exists
-
-	mu      sync.Mutex // guards the rest; held while the queue is created
-	exists  bool
-	failed  error     // of the last creation
-	retryAt time.Time // failed is returned until then
-}
-
-func (f *forwards) init(endpoint string) {
-	f.queue, f.found = endpoint+ForwardsSuffix, make(chan struct{})
-}
-
-// foreign reports whether row is delayed and its queue is known to be foreign.
-func (c *Conn) foreign(row *Row) bool {
-	return (row.After > 0 || !row.At.IsZero()) && c.isForeign(row.Queue)
-}
-
-// isForeign reports whether queue is known to be foreign.
-func (c *Conn) isForeign(queue string) bool {
-	store, ok := c.store.(Foreign)
-	return ok && store.Foreign(queue)
-}
-
 // keep changes row, a delayed one for a foreign queue, to one that waits in the endpoint's queue of
 // forwards.
-func (c *Conn) keep(ctx context.Context, row *Row) error {
+func (f *forwards) keep(ctx context.Context, row *Row) error {
 	if row.Named() {
 		return fmt.Errorf("queue %q: %w", row.Queue, ErrNoTimers)
 	}
 	if row.TTL > 0 {
 		return fmt.Errorf("queue %q: %w", row.Queue, errExpires)
 	}
-	c.forwards.gone(row.Queue)
-	if err := c.makeForwards(ctx); err != nil {
+	f.gone(row.Queue)
+	if err := f.create(ctx); err != nil {
 		return fmt.Errorf("queue %q: %w", row.Queue, err)
 	}
-	if row.Queue == c.forwards.queue { // its table was a foreign one
+	if row.Queue == f.queue { // its table was a foreign one
 		return nil
 	}
 	headers, err := header.ParseJSON(string(row.Headers))
 	if err != nil {
 		return err
 	}
-	headers.Set(header.ForwardDestination, c.Address(row.Queue))
+	headers.Set(header.ForwardDestination, f.address(row.Queue))
 	if n := headers.Len(); n > header.MaxCount {
 		return &transport.TooLargeError{What: "header count", Size: n, Max: header.MaxCount}
 	}
-	row.Headers, row.Queue = headers.AppendJSON(nil), c.forwards.queue
+	row.Headers, row.Queue = headers.AppendJSON(nil), f.queue
 	return nil
 }
 
 // keepAll is keep for the rows of units that are delayed and for a foreign queue. It reports
 // whether there are any. On an error some rows are unchanged.
-func (c *Conn) keepAll(units []*Unit) (kept bool, err error) {
-	ctx, cancel := context.WithTimeoutCause(c.work, maxWait, errNoAnswer)
+func (f *forwards) keepAll(units []*Unit) (kept bool, err error) {
+	ctx, cancel := context.WithTimeoutCause(f.work, maxWait, errNoAnswer)
 	defer cancel()
 	for _, u := range units {
 		for i := range u.Rows {
-			if !c.foreign(&u.Rows[i]) {
+			if !f.delaysForeign(&u.Rows[i]) {
 				continue
 			}
-			if err := c.keep(ctx, &u.Rows[i]); err != nil {
+			if err := f.keep(ctx, &u.Rows[i]); err != nil {
 				return kept, err
 			}
 			kept = true
@@ -178,10 +145,9 @@ func (c *Conn) keepAll(units []*Unit) (kept bool, err error) {
 	return kept, nil
 }
 
-// makeForwards creates the queue of forwards where it is missing.
-func (c *Conn) makeForwards(ctx context.Context) error {
-	f := &c.forwards
-	if _, receives := c.queues.Load(c.cfg.Env.Endpoint); !receives {
+// create creates the queue of forwards where it is missing.
+func (f *forwards) create(ctx context.Context) error {
+	if _, receives := f.received.Load(f.cfg.Env.Endpoint); !receives {
 		return errSendOnly
 	}
 	f.mu.Lock()
@@ -189,26 +155,26 @@ func (c *Conn) makeForwards(ctx context.Context) error {
 	if f.exists || time.Now().Before(f.retryAt) {
 		return f.failed
 	}
-	if err := c.store.Check(f.queue); err != nil { // its name is too long
+	if err := f.store.Check(f.queue); err != nil { // its name is too long
 		return &keepError{queue: f.queue, err: err}
 	}
-	err := c.store.Exists(ctx, f.queue)
+	err := f.store.Exists(ctx, f.queue)
 	_, unfit := errors.AsType[*UnfitError](err)
 	if unfit || errors.Is(err, transport.ErrNoQueue) { // an installer updates an earlier version
-		err = c.store.Install(ctx, transport.Plan{Queues: []transport.Queue{{Name: f.queue}}})
+		err = f.store.Install(ctx, transport.Plan{Queues: []transport.Queue{{Name: f.queue}}})
 		if err == nil { // it leaves a table of another kind as it is
-			err = c.store.Exists(ctx, f.queue)
+			err = f.store.Exists(ctx, f.queue)
 		}
 	}
 	if err != nil {
-		err = &keepError{queue: f.queue, err: c.unreachable(err)}
+		err = &keepError{queue: f.queue, err: f.unreachable(err)}
 		if cause := context.Cause(ctx); cause == nil || errors.Is(cause, errNoAnswer) { // else of this caller alone
 			f.failed, f.retryAt = err, time.Now().Add(missingAge)
 		}
 		return err
 	}
 	f.failed, f.exists = nil, true
-	c.unusable.found()
+	f.unusable.found()
 	select {
 	case <-f.found:
 	default:
@@ -217,20 +183,20 @@ func (c *Conn) makeForwards(ctx context.Context) error {
 	return nil
 }
 
-// forwardsOf returns the queues of forwards beside queues that exist.
-func (c *Conn) forwardsOf(ctx context.Context, queues []string) (found []string, err error) {
-	if _, ok := c.store.(Foreign); !ok {
+// beside returns the queues of forwards beside queues that exist.
+func (f *forwards) beside(ctx context.Context, queues []string) (found []string, err error) {
+	if _, ok := f.store.(Foreign); !ok {
 		return nil, nil
 	}
 	for _, q := range queues {
-		if name := q + ForwardsSuffix; c.store.Check(name) == nil && !slices.Contains(queues, name) {
+		if name := q + ForwardsSuffix; f.store.Check(name) == nil && !slices.Contains(queues, name) {
 			found = append(found, name)
 		}
 	}
 	if len(found) == 0 {
 		return nil, nil
 	}
-	missing, err := c.store.Missing(ctx, found)
+	missing, err := f.store.Missing(ctx, found)
 	if err != nil {
 		return nil, err
 	}
@@ -243,15 +209,15 @@ func (c *Conn) forwardsOf(ctx context.Context, queues []string) (found []string,
 	return existing, nil
 }
 
-// withForwards returns queues with the queues of forwards that exist beside those of endpoints.
-func (c *Conn) withForwards(ctx context.Context, queues []transport.Queue) ([]transport.Queue, error) {
+// with returns queues with the queues of forwards that exist beside those of endpoints.
+func (f *forwards) with(ctx context.Context, queues []transport.Queue) ([]transport.Queue, error) {
 	var own []string
 	for _, q := range queues {
 		if !q.Shared {
 			own = append(own, q.Name)
 		}
 	}
-	forwards, err := c.forwardsOf(ctx, own)
+	forwards, err := f.beside(ctx, own)
 	for _, name := range forwards {
 		queues = append(slices.Clip(queues), transport.Queue{Name: name})
 	}

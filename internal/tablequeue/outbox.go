@@ -4,223 +4,147 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"math/rand/v2"
 	"slices"
+	"strconv"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/backoff"
-	"github.com/holdfast-go/holdfast/internal/batch"
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
 var (
-	_ transport.OutboxStore     = (*Conn)(nil)
-	_ transport.InboxInspector  = (*Conn)(nil)
-	_ transport.HandledRecorder = (*delivery)(nil)
-	_ transport.OutageDetector  = (*storeTx)(nil)
+	_ transport.StateStore     = (*storeTx)(nil)
+	_ transport.OutageDetector = (*storeTx)(nil)
 )
 
-// maxFound is the number of keys that one request looks for.
-const maxFound = 500
+// outbox records what handlers send, with the keys of handled messages.
+type outbox struct {
+	*core
 
-// find is a look for one key, in a batch with others.
-type find struct {
-	inbox string
-	key   transport.HandledKey
-	state transport.HandledState
-}
-
-// FindHandled implements [transport.OutboxStore]. The keys of concurrent calls share requests.
-func (c *Conn) FindHandled(
-	ctx context.Context, inbox string, keys []transport.HandledKey,
-) ([]transport.HandledState, error) {
-	if err := c.useInbox(inbox); err != nil {
-		return nil, err
-	}
-	states := make([]transport.HandledState, len(keys))
-	if len(keys) != 1 {
-		err := c.call(ctx, []string{inbox}, func(ctx context.Context) (err error) {
-			for at := 0; at < len(keys) && err == nil; at += maxFound {
-				var found []transport.HandledState
-				found, err = c.store.FindHandled(ctx, inbox, keys[at:min(at+maxFound, len(keys))])
-				copy(states[at:], found)
-			}
-			return err
-		})
-		return states, c.notFound(err)
-	}
-	f := &find{inbox: inbox, key: keys[0]}
-	err := c.finds.Do(ctx, f)
-	switch {
-	case err == nil:
-		states[0] = f.state
-		return states, nil
-	case errors.Is(err, batch.ErrClosed):
-		return nil, transport.ErrClosed
-	case ctx.Err() != nil:
-		return nil, fmt.Errorf("%w: %w", transport.ErrUnreachable, context.Cause(ctx))
-	}
-	return nil, c.notFound(err)
-}
-
-// notFound returns the error of a look, after which nothing has changed.
-func (c *Conn) notFound(err error) error {
-	switch {
-	case err == nil, errors.Is(err, transport.ErrClosed), errors.Is(err, transport.ErrNoQueue):
-		return err
-	}
-	return c.unreachable(err)
-}
-
-// findAll carries out a batch of looks, with a request for each inbox.
-func (c *Conn) findAll(finds []*find, errs []error) {
-	ctx, cancel := context.WithTimeout(c.work, maxWait)
-	defer cancel()
-	for start := 0; start < len(finds); {
-		end := start + 1
-		for end < len(finds) && finds[end].inbox == finds[start].inbox {
-			end++
-		}
-		c.findSome(ctx, finds[start:end], errs[start:end])
-		start = end
-	}
-}
-
-func (c *Conn) findSome(ctx context.Context, finds []*find, errs []error) {
-	keys := make([]transport.HandledKey, len(finds))
-	for i, f := range finds {
-		keys[i] = f.key
-	}
-	var states []transport.HandledState
-	err := c.store.Check(finds[0].inbox)
-	if err == nil {
-		err = c.again(func() (err error) {
-			states, err = c.store.FindHandled(ctx, finds[0].inbox, keys)
-			return err
-		})
-	}
-	for i, f := range finds {
-		if errs[i] = err; err == nil {
-			f.state = states[i]
-		}
-	}
+	inboxes *inboxes
+	encoder *encoder
+	writer  *writer
+	settler *settler
+	records *records
 }
 
 // Store implements [transport.OutboxStore], in a batch with what others send, settle and store:
 // again when subscribers to messages of e are gone.
-func (c *Conn) Store(ctx context.Context, e transport.OutboxEntry) error {
+func (o *outbox) Store(ctx context.Context, e transport.OutboxEntry) error {
 	for try := 1; ; try++ {
-		err := c.storeOnce(ctx, e)
-		if !c.lostSubscribers(err, e.Ops) || try == maxLost {
+		err := o.storeOnce(ctx, e)
+		if !o.encoder.lostSubscribers(err, e.Ops) || try == maxLost {
 			return err
 		}
 	}
 }
 
-func (c *Conn) storeOnce(ctx context.Context, e transport.OutboxEntry) error {
+func (o *outbox) storeOnce(ctx context.Context, e transport.OutboxEntry) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	w := c.newWork()
-	if err := c.enclose(ctx, w, e); err != nil {
-		c.recycle(w)
+	w := o.writer.newWork()
+	if err := o.enclose(ctx, w, e); err != nil {
+		o.writer.recycle(w)
 		return err
 	}
-	leased := c.leaseRows(&w.unit)
-	kept, err := c.do(ctx, w)
+	leased := o.leaseRows(&w.unit)
+	kept, err := o.writer.do(ctx, w)
 	if kept {
 		leased.cancel()
 		return err
 	}
-	if err = c.storedAs(ctx, w, err, len(e.Ops)); err == nil {
-		leased.deliver(&w.unit, e.Ops)
+	if err = o.storedAs(ctx, w, err, len(e.Ops)); err == nil {
+		o.deliver(leased, &w.unit, e.Ops)
 	} else {
 		leased.cancel()
 	}
-	c.recycle(w)
+	o.writer.recycle(w)
 	return err
 }
 
 // enclose makes w's unit the recording of e.
-func (c *Conn) enclose(ctx context.Context, w *work, e transport.OutboxEntry) error {
+func (o *outbox) enclose(ctx context.Context, w *work, e transport.OutboxEntry) error {
 	if e.Key != nil {
-		if err := c.useInbox(e.Inbox); err != nil {
+		if err := o.inboxes.use(e.Inbox); err != nil {
 			return err
 		}
-		if err := c.store.Check(e.Inbox); err != nil {
+		if err := o.store.Check(e.Inbox); err != nil {
 			return err
 		}
 	}
 	w.unit.Verb, w.unit.Inbox, w.unit.Key = Record, e.Inbox, e.Key
-	return dispatchError(c.addRows(ctx, w, e.Ops), len(e.Ops))
+	return dispatchError(o.encoder.addRows(ctx, w, e.Ops), len(e.Ops))
 }
 
 // storedAs returns the error of a unit that was to be recorded, of total operations.
-func (c *Conn) storedAs(ctx context.Context, w *work, err error, total int) error {
+func (o *outbox) storedAs(ctx context.Context, w *work, err error, total int) error {
 	switch {
 	case err == nil && len(w.failed) > 0:
 		return dispatchError(w.failed, total)
 	case err == nil && w.unit.Handled:
 		return transport.ErrAlreadyHandled
 	case err != nil:
-		return c.unlocked(c.blame(ctx, err, &w.unit, total))
+		return o.unlocked(o.encoder.blame(ctx, err, &w.unit, total))
 	}
 	return nil
 }
 
 // unlocked adds [transport.ErrUnreachable] to the error of an entry that waited for a lock for too
 // long, such as that of an index which is created on the inbox: the entry is not the cause.
-func (c *Conn) unlocked(err error) error {
-	if err != nil && c.store.Classify(err) == Locked {
+func (o *outbox) unlocked(err error) error {
+	if err != nil && o.store.Classify(err) == Locked {
 		return fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
 	}
 	return err
 }
 
 // BeginStore implements [transport.OutboxStore].
-func (c *Conn) BeginStore(ctx context.Context, e transport.OutboxEntry) (transport.Tx, error) {
-	inner, err := ask(ctx, c, nil, c.store.Begin)
+func (o *outbox) BeginStore(ctx context.Context, e transport.OutboxEntry) (transport.Tx, error) {
+	inner, err := ask(ctx, o.core, nil, o.store.Begin)
 	if err != nil {
-		return nil, c.unreachable(err)
+		return nil, o.unreachable(err)
 	}
 	e.Ops = slices.Clone(e.Ops)
-	return &storeTx{stateTx{conn: c, inner: inner}, e}, nil
+	return &storeTx{stateTx{records: o.records, inner: inner}, o, e}, nil
 }
 
 // storeTx is a transaction for a handler's writes that belongs to no delivery of this Conn.
 type storeTx struct {
 	stateTx
-	entry transport.OutboxEntry
+	outbox *outbox
+	entry  transport.OutboxEntry
 }
 
 // Complete implements [transport.Tx].
 func (t *storeTx) Complete(ctx context.Context, ops []transport.Operation) error {
-	c, e := t.conn, t.entry
+	o, e := t.outbox, t.entry
 	e.Ops = slices.Concat(e.Ops, ops)
-	w := c.newWork()
-	defer c.recycle(w)
+	w := o.writer.newWork()
+	defer o.writer.recycle(w)
 	err := t.end(&w.unit)
 	if err == nil {
-		err = c.enclose(ctx, w, e)
+		err = o.enclose(ctx, w, e)
 	}
 	if err != nil {
 		return errors.Join(err, t.inner.Rollback(ctx))
 	}
-	leased := c.leaseRows(&w.unit)
-	if err := c.complete(ctx, t.inner, &w.unit); err != nil {
+	leased := o.leaseRows(&w.unit)
+	if err := o.complete(ctx, t.inner, &w.unit); err != nil {
 		leased.cancel()
-		err = c.blame(ctx, c.verdict(err), &w.unit, len(e.Ops))
-		if c.lostSubscribers(err, e.Ops) || errors.Is(err, ErrNoDelays) {
+		err = o.encoder.blame(ctx, o.verdict(err), &w.unit, len(e.Ops))
+		if o.encoder.lostSubscribers(err, e.Ops) || errors.Is(err, ErrNoDelays) {
 			return &outdatedError{err}
 		}
-		return c.unlocked(err)
+		return o.unlocked(err)
 	}
 	if w.unit.Handled {
 		leased.cancel()
 		return transport.ErrAlreadyHandled
 	}
-	leased.deliver(&w.unit, e.Ops)
-	c.wakes.flushed([]*Unit{&w.unit})
+	o.deliver(leased, &w.unit, e.Ops)
+	o.wakes.flushed([]*Unit{&w.unit})
 	return nil
 }
 
@@ -233,156 +157,90 @@ type Outages interface {
 
 // Outage implements [transport.OutageDetector].
 func (t *storeTx) Outage(ctx context.Context, err error) bool {
-	store, ok := t.conn.store.(Outages)
+	store, ok := t.outbox.store.(Outages)
 	if !ok {
 		return false
 	}
-	out, failed := ask(ctx, t.conn, nil, func(ctx context.Context) (bool, error) { return store.Outage(ctx, err), nil })
+	out, failed := ask(ctx, t.outbox.core, nil, func(ctx context.Context) (bool, error) { return store.Outage(ctx, err), nil })
 	return failed == nil && out
 }
 
-// RecordHandled implements [transport.HandledRecorder].
-func (d *delivery) RecordHandled(inbox string, key *transport.HandledKey) {
-	if key == nil {
-		d.handled.Store(nil)
-		return
-	}
-	d.handled.Store(&handledMark{inbox, *key})
+// leasedRows are the rows of one unit that are inserted with a lease.
+type leasedRows struct {
+	to    *arrivals
+	began time.Time
+	rows  int
+	size  int64 // of their bodies
 }
 
-// handledMark is a key that the completion of a delivery records.
-type handledMark struct {
-	inbox string
-	key   transport.HandledKey
-}
-
-// InspectInbox implements [transport.InboxInspector].
-func (c *Conn) InspectInbox(ctx context.Context, inbox string) (transport.InboxStats, error) {
-	return ask(ctx, c, []string{inbox}, func(ctx context.Context) (transport.InboxStats, error) {
-		return c.store.InspectInbox(ctx, inbox)
-	})
-}
-
-// ForgetHandled implements [transport.InboxInspector].
-func (c *Conn) ForgetHandled(ctx context.Context, inbox string, keys []transport.HandledKey) (int, error) {
-	n, err := ask(ctx, c, []string{inbox}, func(ctx context.Context) (int64, error) { return c.store.ForgetKeys(ctx, inbox, keys) })
-	return int(n), err
-}
-
-const (
-	// forgetEvery is the time between two removals of old keys from an inbox, by all processes
-	// together.
-	forgetEvery = time.Minute
-	// forgetFirst is the time from the first use of an inbox to the first try, so that programs
-	// that run for less than forgetEvery remove old keys too.
-	forgetFirst = time.Second
-	// forgetSome is the number of rows that one transaction removes. A pause of forgetPause times
-	// the duration of such a transaction follows, so that removing takes a bounded part of the
-	// database.
-	forgetSome  = 5000
-	forgetPause = 10
-
-	// largeInbox is the size in bytes from which on there is a warning.
-	largeInbox = 20 << 30
-	// forgetLate is how much older than Env.Remember the oldest key may be without a warning.
-	forgetLate = time.Hour
-)
-
-// useInbox begins to remove old keys from an inbox that is used for the first time.
-func (c *Conn) useInbox(inbox string) error {
-	if _, known := c.inboxes.Load(inbox); known {
-		return nil
+// leaseRows gives rows of u a lease of the receiver of their queue, as far as the receiver has
+// room. Either deliver or cancel is called on the result.
+func (o *outbox) leaseRows(u *Unit) (h leasedRows) {
+	if !o.cfg.LeasedInserts {
+		return h
 	}
-	if err := c.enter(); err != nil {
-		return err
-	}
-	defer c.calls.Done()
-	if _, known := c.inboxes.LoadOrStore(inbox, nil); !known && c.cfg.Env.Remember > 0 {
-		c.running.Go(func() { c.forgetOld(inbox) })
-	}
-	return nil
-}
-
-// forgetOld removes keys that are older than Env.Remember from an inbox until the Conn is closed.
-func (c *Conn) forgetOld(inbox string) {
-	f := forgetting{
-		due: func(ctx context.Context, pause time.Duration) (bool, error) {
-			return c.store.DueForForgetting(ctx, inbox, pause)
-		},
-		some: func(ctx context.Context) (int64, error) {
-			return c.store.Forget(ctx, inbox, c.cfg.Env.Remember, forgetSome)
-		},
-	}
-	for pause := forgetFirst; backoff.Sleep(c.life, pause) == nil; pause = forgetEvery {
-		err := f.once(c.life)
-		if err != nil && c.life.Err() == nil {
-			c.cfg.Env.Log().WarnContext(c.life, "ids of handled messages that are old enough cannot be removed: it is tried again in a minute",
-				slog.String("inbox", inbox), slog.Any("error", err))
+	for i := range u.Rows {
+		row := &u.Rows[i]
+		if row.Timed() || row.Named() || row.Published {
+			continue
 		}
-	}
-}
-
-// forgetting is the removal of old rows from a table.
-type forgetting struct {
-	due  func(ctx context.Context, pause time.Duration) (bool, error)
-	some func(ctx context.Context) (n int64, err error) // removes up to forgetSome rows
-}
-
-// once removes the rows that are old enough now, if no other process has done that lately.
-func (f forgetting) once(ctx context.Context) error {
-	due, err := within(ctx, func(ctx context.Context) (bool, error) { return f.due(ctx, forgetEvery-time.Second) })
-	if err != nil || !due {
-		return err
-	}
-	for {
-		began := time.Now()
-		n, err := within(ctx, f.some)
-		if err != nil || n < forgetSome {
-			return err
+		if h.to == nil {
+			if h.to = o.wakes.receiver(row.Queue); h.to == nil {
+				return h
+			}
+			h.began = time.Now()
+			u.LeaseFor, u.LeaseOwner = o.directLease(), o.owner
 		}
-		if err := backoff.Sleep(ctx, forgetPause*time.Since(began)); err != nil {
-			return err
+		if row.Queue != h.to.queue || !h.to.direct.reserve(len(row.Body)) {
+			continue
 		}
-		// Others see that the table is being cleaned up.
-		if _, err := within(ctx, func(ctx context.Context) (bool, error) { return f.due(ctx, 0) }); err != nil {
-			return err
+		row.Lease = 1 + rand.Int64N(1<<62)
+		h.rows++
+		h.size += int64(len(row.Body))
+	}
+	return h
+}
+
+// deliver gives their receiver the rows of h that u has inserted for ops.
+func (o *outbox) deliver(h leasedRows, u *Unit, ops []transport.Operation) {
+	left, size := h.rows, h.size
+	for i := range u.Rows {
+		row := &u.Rows[i]
+		if row.Lease == 0 || row.Seq == 0 {
+			continue
 		}
+		left--
+		size -= int64(len(row.Body))
+		m := ops[row.Op].Message
+		headers := m.Headers.Clone()
+		if m.ID != "" && headers.Get(header.MessageID) == "" {
+			headers.Set(header.MessageID, m.ID)
+		}
+		lease := Lease{Seq: row.Seq, ID: row.Lease}
+		d := o.settler.newDelivery(h.to.queue, lease, 1, transport.Message{
+			ID: m.ID, NativeID: strconv.FormatInt(row.Seq, 10), Headers: headers, Body: m.Body,
+		})
+		h.to.direct.add(directRow{delivery: d, lease: lease, since: h.began})
+	}
+	if left > 0 {
+		h.to.direct.free(left, size)
 	}
 }
 
-// within calls fn with a bounded context.
-func within[T any](ctx context.Context, fn func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, maxWait)
-	defer cancel()
-	return fn(ctx)
+// cancel gives up the room of rows that were not inserted, or perhaps were.
+func (h leasedRows) cancel() {
+	if h.rows > 0 {
+		h.to.direct.free(h.rows, h.size)
+	}
 }
 
-// inboxWarnings returns warnings about the inboxes that the Conn uses.
-func (c *Conn) inboxWarnings(ctx context.Context) (warnings []string, err error) {
-	var inboxes []string
-	c.inboxes.Range(func(inbox, _ any) bool {
-		inboxes = append(inboxes, inbox.(string)) //nolint:errcheck // its keys are names
-		return true
-	})
-	slices.Sort(inboxes)
-	var errs []error
-	for _, inbox := range inboxes {
-		stats, err := c.store.InspectInbox(ctx, inbox)
-		errs = append(errs, err)
-		warnings = append(warnings, inboxWarning(stats, c.cfg.Env.Remember)...)
+// Inner returns the dialect's part of a transaction of this engine, and reports whether h is one.
+func Inner(h transport.HandlerTx) (StoreTx, bool) {
+	if own, ok := transport.TxOf[*tx](h); ok {
+		return own.inner, true
 	}
-	return warnings, errors.Join(errs...)
-}
-
-// inboxWarning returns what is wrong with an inbox.
-func inboxWarning(stats transport.InboxStats, remember time.Duration) (warnings []string) {
-	if stats.Bytes >= largeInbox {
-		warnings = append(warnings, fmt.Sprintf("inbox %q has %d GiB: set Config.Remember to less, or provide for its growth",
-			stats.Name, stats.Bytes>>30))
+	if own, ok := transport.TxOf[*storeTx](h); ok {
+		return own.inner, true
 	}
-	if remember > 0 && stats.Oldest > remember+forgetLate {
-		warnings = append(warnings, fmt.Sprintf("ids in inbox %q are %v old and are to be removed after %v: removing them falls behind, or fails",
-			stats.Name, stats.Oldest.Round(time.Minute), remember))
-	}
-	return warnings
+	return nil, false
 }

@@ -33,17 +33,21 @@ const (
 	maxPauseHearing   = time.Second
 )
 
+// claimEvery is the time after which a receiver that takes direct rows claims nevertheless: other
+// rows may wait.
+const claimEvery = 100 * time.Millisecond
+
 // receiver claims rows of one queue.
 type receiver struct {
-	conn  *Conn
-	queue string
-	woken chan struct{} // holds a token when there may be new rows
-	turn  chan struct{} // holds a token while a Receive waits: one polls for all
-	done  chan struct{} // closed by Close
-	once  sync.Once
-	rows  sync.Pool // of *[]Claimed
+	*core
+	arrivals
 
-	direct  direct
+	settler *settler
+	turn    chan struct{} // holds a token while a Receive waits: one polls for all
+	done    chan struct{} // closed by Close
+	once    sync.Once
+	rows    sync.Pool // of *[]Claimed
+
 	claimed atomic.Int64 // when the last claim began, in nanoseconds since 1970; 0: the next Receive claims
 	more    atomic.Bool  // the last claim has left rows
 	heard   atomic.Bool  // the database has answered the last claim
@@ -52,10 +56,20 @@ type receiver struct {
 	orphans []int64    // leases of claims whose answer was lost
 }
 
+func newReceiver(s *settler, queue string) *receiver {
+	r := &receiver{
+		core: s.core, settler: s, turn: make(chan struct{}, 1), done: make(chan struct{}),
+		arrivals: arrivals{queue: queue, woken: make(chan struct{}, 1)},
+	}
+	r.direct.ready = make(chan struct{}, 1)
+	r.rows.New = func() any { return new([]Claimed) }
+	return r
+}
+
 // Close implements [transport.Receiver].
 func (r *receiver) Close() error {
 	r.once.Do(func() {
-		r.conn.wakes.remove(r)
+		r.wakes.remove(&r.arrivals)
 		close(r.done)
 	})
 	return nil
@@ -103,7 +117,7 @@ func (r *receiver) poll(ctx context.Context, limit int, maxBytes int64) ([]trans
 			return ds, err
 		}
 		first, most := firstPause, maxPause
-		if r.conn.wakes.hearing.Load() {
+		if r.wakes.hearing.Load() {
 			first, most = firstPauseHearing, maxPauseHearing
 		}
 		pause = min(max(first, 2*pause), most)
@@ -118,12 +132,85 @@ func (r *receiver) poll(ctx context.Context, limit int, maxBytes int64) ([]trans
 		case <-r.direct.ready:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-r.conn.life.Done():
+		case <-r.life.Done():
 			return nil, transport.ErrClosed
 		case <-r.done:
 			return nil, transport.ErrClosed
 		}
 	}
+}
+
+// Window implements [transport.Receiver]: at most n messages that this process stores for the queue
+// wait for Receive. There is no prefetch from the database.
+func (r *receiver) Window(n int) {
+	if !r.cfg.LeasedInserts {
+		return
+	}
+	r.direct.mu.Lock()
+	defer r.direct.mu.Unlock()
+	r.direct.most = n
+}
+
+// receiveDirect returns direct rows, and waits for them until it is time to claim. Then it returns
+// none. While claims leave rows, claims and direct rows take turns.
+func (r *receiver) receiveDirect(ctx context.Context, limit int, maxBytes int64) []transport.Delivery {
+	if !r.takesDirect() {
+		return nil
+	}
+	if r.more.Load() && r.claimed.Swap(0) != 0 {
+		return r.takeDirect(limit, maxBytes)
+	}
+	wait := time.Until(time.Unix(0, r.claimed.Load()).Add(claimEvery))
+	timer := time.NewTimer(min(wait, claimEvery)) // the clock may have been set back
+	defer timer.Stop()
+	for {
+		select { // before rows are taken, so that others do not wait for ever
+		case <-timer.C:
+			return nil
+		case <-r.woken:
+			return nil
+		default:
+		}
+		if ds := r.takeDirect(limit, maxBytes); len(ds) > 0 {
+			return ds
+		}
+		select {
+		case <-r.direct.ready:
+		case <-timer.C:
+			return nil
+		case <-r.woken:
+			return nil
+		case <-ctx.Done():
+			return nil
+		case <-r.life.Done():
+			return nil
+		case <-r.done:
+			return nil
+		}
+	}
+}
+
+func (r *receiver) takesDirect() bool {
+	r.direct.mu.Lock()
+	defer r.direct.mu.Unlock()
+	return r.direct.most > 0
+}
+
+// takeDirect takes direct rows. Those whose lease may end soon are released, for a claim of any
+// process.
+func (r *receiver) takeDirect(limit int, maxBytes int64) []transport.Delivery {
+	fresh, old := r.direct.take(limit, maxBytes, time.Now().Add(-r.directLease()/2))
+	if len(old) > 0 {
+		units := make([]*Unit, len(old))
+		for i, lease := range old {
+			units[i] = &Unit{Verb: Release, Queue: r.queue, Lease: lease}
+		}
+		ctx, cancel := context.WithTimeout(r.work, maxWait)
+		defer cancel()
+		// Where that fails, they are claimed when their leases end.
+		_ = r.call(ctx, nil, func(ctx context.Context) error { return r.store.Flush(ctx, units) })
+	}
+	return fresh
 }
 
 // maxExpired bounds how many batches of expired rows one claim removes: there may be a million of
@@ -144,11 +231,11 @@ func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]tran
 		return nil, 0, transport.ErrClosed
 	default:
 	}
-	if err := r.conn.enter(); err != nil {
+	if err := r.enter(); err != nil {
 		return nil, 0, err
 	}
-	defer r.conn.calls.Done()
-	bounded, cancel := context.WithTimeout(r.conn.work, maxWait)
+	defer r.calls.Done()
+	bounded, cancel := context.WithTimeout(r.work, maxWait)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
 		_ = backoff.Sleep(bounded, claimGrace)
@@ -161,15 +248,15 @@ func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]tran
 	r.releaseOrphans(bounded)
 	claim := Claim{
 		Queue: r.queue, Limit: limit, MaxBytes: maxBytes,
-		Lease: 1 + rand.Int64N(1<<62), For: r.conn.cfg.Lease, Owner: r.conn.owner,
+		Lease: 1 + rand.Int64N(1<<62), For: r.cfg.Lease, Owner: r.owner,
 	}
 	for range maxExpired {
-		rows, next, err := r.conn.store.Claim(bounded, claim, (*buf)[:0])
+		rows, next, err := r.store.Claim(bounded, claim, (*buf)[:0])
 		*buf = rows[:0]
 		r.heard.Store(err == nil)
 		if err != nil {
 			r.orphaned(claim.Lease, err)
-			if r.conn.work.Err() != nil { // Close has cancelled the claim
+			if r.work.Err() != nil { // Close has cancelled the claim
 				err = fmt.Errorf("%w: %w", transport.ErrClosed, err)
 			}
 			return nil, 0, cmp.Or(context.Cause(ctx), err)
@@ -180,7 +267,7 @@ func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]tran
 		if len(expired) == 0 {
 			return ds, next, nil
 		}
-		if err := r.conn.store.Flush(bounded, expired); err != nil && len(ds) == 0 {
+		if err := r.store.Flush(bounded, expired); err != nil && len(ds) == 0 {
 			r.heard.Store(false)
 			return nil, 0, err // a later claim removes them
 		}
@@ -206,7 +293,7 @@ const maxOrphans = 100
 
 // orphaned notes a claim that failed and may have leased rows.
 func (r *receiver) orphaned(lease int64, err error) {
-	if r.conn.store.Classify(err) != Unknown {
+	if r.store.Classify(err) != Unknown {
 		return
 	}
 	r.mu.Lock()
@@ -223,9 +310,9 @@ func (r *receiver) releaseOrphans(ctx context.Context) {
 	leases := r.orphans
 	r.orphans = nil
 	r.mu.Unlock()
-	if store, ok := r.conn.store.(Orphaner); ok && len(leases) > 0 {
-		if err := store.AbandonClaims(ctx, r.queue, leases, r.conn.cfg.Lease); err == nil {
-			r.conn.wakes.announce(r.queue)
+	if store, ok := r.store.(Orphaner); ok && len(leases) > 0 {
+		if err := store.AbandonClaims(ctx, r.queue, leases, r.cfg.Lease); err == nil {
+			r.wakes.announce(r.queue)
 		}
 	}
 }
@@ -249,15 +336,7 @@ func (r *receiver) deliveries(lease int64, rows []Claimed) (ds []transport.Deliv
 func (r *receiver) delivery(lease Lease, row *Claimed) transport.Delivery {
 	var m transport.Message
 	message(&m, row)
-	return r.newDelivery(lease, row.Count, m)
-}
-
-func (r *receiver) newDelivery(lease Lease, count int, m transport.Message) *delivery {
-	d := &delivery{conn: r.conn, queue: r.queue, lease: lease, count: count, msg: m}
-	if _, ok := r.conn.store.(Foreign); ok {
-		d.forward()
-	}
-	return d
+	return r.settler.newDelivery(r.queue, lease, row.Count, m)
 }
 
 // NativeHeaders is the name in Message.Native of the header text of a row that cannot be decoded.
@@ -293,8 +372,8 @@ type leaser interface{ leased() (Lease, bool) }
 // fails by itself where the lease is lost, and renewing the row at the same time could lock rows in
 // another order.
 func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
-	r.conn.renewing.RLock()
-	defer r.conn.renewing.RUnlock()
+	r.settler.renewing.RLock()
+	defer r.settler.renewing.RUnlock()
 	errs := make([]error, len(ds))
 	leases := make([]Lease, 0, len(ds))
 	indexes := make([]int, 0, len(ds))
@@ -312,10 +391,10 @@ func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
 		return errs
 	}
 	w := renewal{
-		conn: r.conn, queue: r.queue, leases: leases,
+		core: r.core, queue: r.queue, leases: leases,
 		lost: make([]bool, len(leases)), errs: make([]error, len(leases)),
 	}
-	if err := r.conn.call(ctx, nil, func(ctx context.Context) error {
+	if err := r.call(ctx, nil, func(ctx context.Context) error {
 		w.renew(ctx, 0, len(leases))
 		return nil
 	}); err != nil {
@@ -337,7 +416,8 @@ func (r *receiver) Renew(ctx context.Context, ds []transport.Delivery) []error {
 
 // renewal renews leases of one queue. A row that another session has locked fails alone.
 type renewal struct {
-	conn   *Conn
+	*core
+
 	queue  string
 	leases []Lease
 	lost   []bool
@@ -351,15 +431,15 @@ const renewsLocked = 9
 
 // renew renews the leases with the indexes from start to end.
 func (w *renewal) renew(ctx context.Context, start, end int) {
-	err := w.conn.again(func() error {
-		lost, err := w.conn.store.Renew(ctx, w.queue, w.leases[start:end], w.conn.cfg.Lease)
+	err := w.again(func() error {
+		lost, err := w.store.Renew(ctx, w.queue, w.leases[start:end], w.cfg.Lease)
 		copy(w.lost[start:end], lost)
 		return err
 	})
 	if err == nil {
 		return
 	}
-	if w.conn.store.Classify(err) == Locked {
+	if w.store.Classify(err) == Locked {
 		w.locked++
 		if end-start > 1 && w.locked < renewsLocked {
 			half := start + (end-start)/2

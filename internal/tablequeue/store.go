@@ -250,7 +250,15 @@ type Unit struct {
 	// is recording the id.
 	Handled bool
 
-	of *work // whose unit this is, or a part of
+	of *outcome // of the unit, or of the unit that this is a part of
+}
+
+// outcome is the result of a unit.
+type outcome struct {
+	failed []transport.OpError // rows that were refused, by operation
+	err    error               // of the unit as a whole
+
+	diverted []*Unit // parts of the unit that the detour is to write
 }
 
 // Row is a message to be inserted.
@@ -291,6 +299,15 @@ type Row struct {
 
 // Named reports whether the row has a name.
 func (r *Row) Named() bool { return r.Name != [16]byte{} }
+
+// size returns the bytes of the headers and bodies of u.
+func (u *Unit) size() int {
+	n := 0
+	for i := range u.Rows {
+		n += len(u.Rows[i].Headers) + len(u.Rows[i].Body)
+	}
+	return n
+}
 
 // HasNames reports whether a row of the unit has a name. A commit that sets the Seq of rows may run
 // at the same time.
@@ -349,6 +366,15 @@ func (e *StatementError) Unwrap() error { return e.Err }
 // caused: they were inserted, and what the handler has written cannot be committed.
 var ErrWrites = errors.New("the handler's writes could not be committed")
 
+// ErrNoTimers is wrapped by the error of a named row for a queue without timers. A store whose
+// tables may lack what named rows need returns it from Flush, Complete and InsertIn.
+var ErrNoTimers = errors.New(`it has no timers: run the endpoint's installer, or the script that "holdfast sql script" prints`)
+
+// ErrNoDelays is wrapped by the error of a [Store] for a delayed row whose queue is foreign.
+// Nothing was written, and [Foreign].Foreign reports true for that queue from then on. Classify
+// returns Refused for it.
+var ErrNoDelays = errors.New("its table, one of NServiceBus's, takes no delayed messages")
+
 // FaultFinder is implemented by a [Store] that can find out which of several destinations is the
 // cause of an error. Without it the cause stays unknown, and only the units of the batch fail.
 type FaultFinder interface {
@@ -383,6 +409,17 @@ type Locks interface {
 	Locked(ctx context.Context, queues []string) ([]bool, error)
 
 	Hastener
+}
+
+// Foreign is implemented by a [Store] that can send to queues of NServiceBus. Without it the header
+// with the destination has no meaning, and no store returns [ErrNoDelays].
+//
+// The engine keeps a delayed message for a foreign queue in the queue with [ForwardsSuffix] beside
+// that of the endpoint, with the address of the [transport.Addresser] that the store has to be too.
+type Foreign interface {
+	// Foreign reports whether queue, which Check has passed, is known to be one of NServiceBus. It
+	// does no I/O.
+	Foreign(queue string) bool
 }
 
 // Transactions is the part of a [Store] with transactions in which users write, and a delivery is

@@ -1,17 +1,13 @@
 package tablequeue
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/batch"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -19,6 +15,19 @@ const (
 	missingAge = time.Second            // for which a queue that was not found is taken for missing
 	maxMissing = 1000                   // names that are remembered as missing
 	lockPoll   = 250 * time.Millisecond // between two polls of locked queues
+)
+
+const (
+	// postponedFor bounds the wait of a row for the end of a lock, where this process does not
+	// notice it.
+	postponedFor = 30 * time.Second
+	// briefly is the wait of a row for a lock that has just ended, or that this process does not
+	// know.
+	briefly = 500 * time.Millisecond
+	// unnotedFor is the wait of a row that is not remembered, because too many are.
+	unnotedFor   = 5 * time.Second
+	maxPostponed = 100_000 // rows that are remembered for one lock
+	hastenRows   = 1000    // in one statement
 )
 
 // unusable remembers the queues that take no messages. Operations for them are refused before they
@@ -230,346 +239,109 @@ func (u *unusable) warnings() (all []string) {
 	return all
 }
 
-// find remembers the missing or locked queues because of which a batch failed with err, and reports
-// whether there are any.
-func (c *Conn) find(ctx context.Context, err error, queues []string) (found bool) {
-	var unusable []bool
-	note := func(queue string) {
-		c.unusable.miss(queue)
-		c.forwards.gone(queue)
+// postponement returns the wait of a row for queue.
+func (u *unusable) postponement(queue string) time.Duration {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch p := u.locked[queue]; {
+	case p == nil:
+		return briefly
+	case p.n >= maxPostponed:
+		return unnotedFor
 	}
-	locks, _ := c.store.(Locks)
-	switch class := c.store.Classify(err); {
-	case class == Locked && locks != nil && len(queues) > 0:
-		unusable, err = locks.Locked(ctx, queues)
-		note = c.lock
-	case class == Refused && errors.Is(err, transport.ErrNoQueue):
-		unusable, err = c.store.Missing(ctx, queues)
-	}
-	for i, q := range queues {
-		if err == nil && unusable[i] {
-			note(q)
-			found = true
-		}
-	}
-	return found
+	return postponedFor
 }
 
-// without fails the rows for queues that take no messages, and returns the rest of units. It
-// reports whether it has failed any.
-func (c *Conn) without(units []*Unit) (rest []*Unit, failed bool) {
-	reasons := map[string]error{}
-	for _, q := range destinations(units...) {
-		if err := c.unusable.of(q); err != nil {
-			reasons[q] = err
-		}
+// postpone notes that row seq of from waits for the end of the lock on queue. It reports whether
+// there is a lock.
+func (u *unusable) postpone(queue, from string, seq int64) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	p := u.locked[queue]
+	if p == nil {
+		return false
 	}
-	if len(reasons) == 0 {
-		return units, false
+	seqs := p.rows[from]
+	if seqs == nil {
+		seqs = map[int64]struct{}{}
+		p.rows[from] = seqs
 	}
-	for _, u := range units {
-		kept, refused := u.split(func(queue string) bool { return reasons[queue] != nil })
-		rest = append(rest, kept...)
-		for _, part := range refused {
-			part.refuse(reasons)
-		}
+	if _, again := seqs[seq]; !again {
+		seqs[seq] = struct{}{}
+		p.n++
 	}
-	return rest, true
-}
-
-// refuse fails the rows of u for queues in reasons.
-func (u *Unit) refuse(reasons map[string]error) {
-	for i := range u.Rows {
-		if err := reasons[u.Rows[i].Queue]; err != nil {
-			u.of.failed = append(u.of.failed, transport.OpError{Index: u.Rows[i].Op, Err: err})
-		}
-	}
-}
-
-// split returns the parts of u without a row for a queue for which is returns true, and the parts
-// with such rows. A Send has parts of both sorts, in the order of its rows. Another unit is one
-// part.
-func (u *Unit) split(is func(queue string) bool) (without, with []*Unit) {
-	belongs := func(r Row) bool { return is(r.Queue) }
-	switch {
-	case !slices.ContainsFunc(u.Rows, belongs):
-		return []*Unit{u}, nil
-	case u.Verb != Send:
-		return nil, []*Unit{u}
-	}
-	for start := 0; start < len(u.Rows); {
-		end, sort := start+1, is(u.Rows[start].Queue)
-		for end < len(u.Rows) && is(u.Rows[end].Queue) == sort {
-			end++
-		}
-		part := &Unit{Rows: u.Rows[start:end], of: u.of}
-		if sort {
-			with = append(with, part)
-		} else {
-			without = append(without, part)
-		}
-		start = end
-	}
-	return without, with
-}
-
-// destinations returns the queues that units send to, each once.
-func destinations(units ...*Unit) (queues []string) {
-	for _, u := range units {
-		for i := range u.Rows {
-			queues = append(queues, u.Rows[i].Queue)
-		}
-	}
-	slices.Sort(queues)
-	return slices.Compact(queues)
+	return true
 }
 
 // detourWait is the time between two probes of an impeded queue.
 const detourWait = time.Second
 
-// flushing is one batch of the batcher.
-//
-// A fault may concern the rows for one queue only: a trigger of its table waits for a row that
-// another transaction has locked, or the disk of its tablespace is full. A batch with such a row
-// waits or fails as a whole. So flushing diverts the units for the queue to the detour, and writes
-// the others at once.
-//
-// When a second statement fails because of a full disk or the like, the database itself is at
-// fault: then the batch fails.
-type flushing struct {
-	conn     *Conn
-	diverted []*Unit
-	torn     int   // parts of the batch that have lost a conflict at each try
-	impeded  bool  // the units of one statement were diverted because of an error of class Impeded
-	fault    error // of the database: no unit is written any more
+const lockAdvice = "another transaction has locked its table, as VACUUM FULL, ALTER TABLE and index maintenance do; " +
+	"its messages are sent when the lock ends"
+
+const rowLockAdvice = "a write to its table waits for another transaction, as a trigger does that changes a row which that transaction has " +
+	"changed; its messages are sent when the write succeeds"
+
+// obstacle is what keeps messages from a queue.
+type obstacle int8
+
+const (
+	// tableLocked: the watcher looks for the end of the lock. Until then operations are refused.
+	tableLocked obstacle = iota
+	// suspected: a statement with rows for the queue failed. Units for the queue take the detour.
+	suspected
+	// impeded: a write by itself failed, too. Operations are refused until a probe succeeds.
+	impeded
+)
+
+// postponed is a queue that takes no messages, with the rows that wait for it.
+type postponed struct {
+	obstacle obstacle
+	class    Class // of the error
+	reason   string
+	since    time.Time
+	probe    time.Time // of an impeded queue: from then on a unit is written, as a probe
+	failed   time.Time // the last probe
+	called   time.Time // the last row, as a probe
+
+	rows map[string]map[int64]struct{} // seqs by queue
+	n    int
 }
 
-// flush writes a batch of works.
-func (c *Conn) flush(works []*work, errs []error) {
-	units := make([]*Unit, len(works))
-	for i, w := range works {
-		units[i] = &w.unit
-	}
-	f := flushing{conn: c}
-	if c.unusable.known.Load() > 0 {
-		units = f.divert(units, c.unusable.diverts)
-	}
-	if len(units) > 0 {
-		f.write(units)
-	}
-	if f.fault != nil {
-		fail(f.diverted, f.fault)
-		f.diverted = nil
-	}
-	for _, u := range f.diverted {
-		u.of.diverted = append(u.of.diverted, u)
-	}
-	for i, w := range works {
-		errs[i] = w.err
-	}
-}
-
-// divert diverts the rows of Sends, and the other units, for queues of which belongs returns true.
-// It returns the rest.
-func (f *flushing) divert(units []*Unit, belongs func(queue string) bool) (rest []*Unit) {
-	for _, u := range units {
-		kept, diverted := u.split(belongs)
-		rest, f.diverted = append(rest, kept...), append(f.diverted, diverted...)
-	}
-	return rest
-}
-
-// divertFailed diverts the units of the statement that has failed with err, and returns the rest.
-// It reports whether the statement is known. A statement with rows for one queue is known to fail
-// because of that queue.
-func (f *flushing) divertFailed(err error, units []*Unit) (rest []*Unit, known bool) {
-	failed, known := errors.AsType[*StatementError](err)
-	switch {
-	case known:
-	case len(units) == 1 && !units[0].divides():
-		failed = &StatementError{Units: units}
-	default:
-		return units, false
-	}
-	class := f.conn.store.Classify(err)
-	if class == Impeded {
-		if f.impeded {
-			f.fault = f.conn.verdict(err)
-			return units, true
-		}
-		f.impeded = true
-	}
-	queues := destinations(failed.Units...)
-	if failed.Queue != "" {
-		queues = []string{failed.Queue}
-	}
-	if len(queues) == 1 {
-		f.conn.unusable.suspect(queues[0], class)
-		return f.divert(units, func(queue string) bool { return queue == queues[0] }), true
-	}
-	of := make(map[*Unit]bool, len(failed.Units))
-	for _, u := range failed.Units {
-		of[u] = true
-	}
-	for _, u := range units {
-		if of[u] {
-			f.diverted = append(f.diverted, u)
-		} else {
-			rest = append(rest, u)
-		}
-	}
-	return rest, true
-}
-
-// takeDetour writes the units of w that were diverted. kept is true while the batcher of the detour
-// still uses w, whose results then must not be touched.
-func (c *Conn) takeDetour(ctx context.Context, w *work) (kept bool) {
-	errs := c.detour.DoAll(ctx, w.diverted)
-	if slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, batch.ErrAbandoned) }) {
+// admits reports whether an operation for the queue is not refused. Of an impeded queue that
+// operation is a probe.
+func (p *postponed) admits() bool {
+	now := time.Now()
+	if p.obstacle == impeded && !now.Before(p.probe) {
+		p.probe = now.Add(2 * detourWait) // the probe itself waits for a second
 		return true
 	}
-	for i, err := range errs {
-		switch {
-		case err == nil:
-		case errors.Is(err, batch.ErrClosed):
-			fail(w.diverted[i:i+1], transport.ErrClosed)
-		default: // the unit was withdrawn
-			fail(w.diverted[i:i+1], err)
+	return p.obstacle == suspected
+}
+
+// forgetAfter is the time without a probe after which a queue counts as one that takes messages.
+const forgetAfter = time.Minute
+
+// waitingRow is a row that waits for a queue.
+type waitingRow struct {
+	queue string // that the row is in
+	seq   int64
+}
+
+// next returns a row that is to be the next probe, and forgets it. A row is delivered some time
+// after the call, so the next is called after a pause.
+func (p *postponed) next() (row waitingRow, ok bool) {
+	now := time.Now()
+	if p.obstacle != impeded || now.Before(p.probe) || now.Sub(p.called) < detourWait {
+		return waitingRow{}, false
+	}
+	for from, seqs := range p.rows {
+		for seq := range seqs {
+			delete(seqs, seq)
+			p.n--
+			p.called = now
+			return waitingRow{from, seq}, true
 		}
 	}
-	return false
-}
-
-// flushDetour writes diverted units, in one batch for each set of destinations. The results are
-// those of the units' works.
-func (c *Conn) flushDetour(units []*Unit, _ []error) {
-	var order []string
-	groups := map[string][]*Unit{}
-	for _, u := range units {
-		key := strings.Join(destinations(u), "\x00")
-		if groups[key] == nil {
-			order = append(order, key)
-		}
-		groups[key] = append(groups[key], u)
-	}
-	for _, key := range order {
-		c.writeDetour(groups[key])
-	}
-}
-
-// detourFails is the number of failed writes of units with the same destinations. Each may wait for
-// a lock for a second. One of 200 units that cannot be written is found in as many.
-const detourFails = 9
-
-// writeDetour writes units with the same destinations. Each of them fails with a
-// [*transport.BusyError] while a lock or the like keeps them from being written.
-func (c *Conn) writeDetour(units []*Unit) {
-	fails := 0
-	c.writeParts(units, &fails)
-}
-
-// writeParts writes units, or each half of them if one of them may be the cause of an error. fails
-// counts the errors.
-func (c *Conn) writeParts(units []*Unit, fails *int) {
-	queues := destinations(units...)
-	for _, q := range queues {
-		if err := c.unusable.failedJustNow(q); err != nil {
-			fail(units, err)
-			return
-		}
-	}
-	err := c.writeWaiting(units)
-	if err == nil {
-		c.wakes.flushed(units)
-		c.unimpede(queues)
-		return
-	}
-	class, queue := c.store.Classify(err), ""
-	impeded := class == Locked || class == Impeded
-	if impeded {
-		queue = c.failingQueue(units)
-		*fails++
-	}
-	switch {
-	case len(units) > 1 && (class == Refused || impeded && queue == "" && *fails < detourFails):
-		half := len(units) / 2
-		c.writeParts(units[:half], fails)
-		c.writeParts(units[half:], fails)
-	case impeded:
-		fail(units, c.impede(err, units, queue))
-	default:
-		fail(units, c.verdict(err))
-	}
-}
-
-// writeWaiting writes units, and waits for locks for longer than a batch does.
-func (c *Conn) writeWaiting(units []*Unit) error {
-	if locks, ok := c.store.(Locks); ok {
-		return c.writeOnce(units, locks.FlushWaiting)
-	}
-	return c.writeOnce(units, c.store.Flush)
-}
-
-// impede refuses operations for queue, the one from [Conn.failingQueue] because of which units
-// failed with err, until a probe of the queue succeeds. When another queue is impeded because of a
-// full disk or the like, the database itself is at fault, and no queue is refused. impede returns
-// the error of the units.
-func (c *Conn) impede(err error, units []*Unit, queue string) error {
-	class, reason := c.store.Classify(err), rowLockAdvice
-	if class == Impeded {
-		reason = fmt.Sprintf("the database cannot write to its table: %.300v", err)
-	}
-	if queue == "" { // the cause is the row that a unit settles, or no longer there
-		return &transport.BusyError{Queue: units[0].somewhere(), Reason: reason}
-	}
-	if others := c.unusable.impededBeside(queue); class == Impeded && len(others) > 0 {
-		c.unimpede(append(others, queue))
-		return c.verdict(err)
-	}
-	if c.unusable.impede(queue, class, reason) {
-		c.refuses(queue, reason)
-	}
-	return &transport.BusyError{Queue: queue, Reason: reason}
-}
-
-// failingQueue returns the destination of units at whose rows a write fails. A single destination
-// is the cause if the units settle no rows, and if the store cannot tell.
-func (c *Conn) failingQueue(units []*Unit) string {
-	queues := destinations(units...)
-	finder, ok := c.store.(FaultFinder)
-	switch {
-	case len(queues) == 1 && (!ok || !slices.ContainsFunc(units, (*Unit).settles)):
-		return queues[0]
-	case !ok || len(queues) == 0:
-		return ""
-	}
-	ctx, cancel := context.WithTimeout(c.work, maxWait)
-	defer cancel()
-	return finder.FailingQueue(ctx, units)
-}
-
-// settles reports whether u changes a row that exists: another transaction may have locked that
-// row.
-func (u *Unit) settles() bool { return u.Verb != Send && u.Verb != Record }
-
-// somewhere returns a queue by which an error can name u: that of the settled row, or a
-// destination.
-func (u *Unit) somewhere() string {
-	if u.settles() || len(u.Rows) == 0 {
-		return u.Queue
-	}
-	return u.Rows[0].Queue
-}
-
-// unimpede ends the refusal of operations for queues. The senders of a batch do not wait until the
-// postponed rows are visible.
-func (c *Conn) unimpede(queues []string) {
-	for _, q := range queues {
-		if !c.unusable.diverts(q) {
-			continue
-		}
-		if p := c.unlock(q); p != nil {
-			c.running.Go(func() { c.hastenAll(p) })
-		}
-	}
+	return waitingRow{}, false
 }
