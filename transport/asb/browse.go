@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
@@ -35,11 +37,14 @@ type cursor struct {
 	limit      deliveryLimit
 }
 
+// browser is the part of a conn with which tools list messages and remove them.
+type browser struct{ receivers *receivers }
+
 // Browse implements [transport.Browser]. Browsing does not change delivery counts. Taking a message
 // counts as a delivery of those before it that are not taken: it fails with
 // [transport.ErrDeliveryLimit] if the queue's MaxDeliveryCount leaves too few deliveries to them.
-func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
-	r, err := c.OpenReceiver(ctx, transport.ReceiverOptions{Queue: queue})
+func (br *browser) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
+	r, err := br.receivers.OpenReceiver(ctx, transport.ReceiverOptions{Queue: queue})
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +60,9 @@ func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 }
 
 // peek browses messages from a sequence number on.
-func (cur *cursor) peek(ctx context.Context, from int64, limit int) (msgs []*azservicebus.ReceivedMessage, err error) {
+func (cur *cursor) peek(
+	ctx context.Context, from int64, limit int,
+) (msgs []*azservicebus.ReceivedMessage, err error) {
 	ctx, cancel := joined(ctx, cur.ctx)
 	defer cancel()
 	own, err := cur.supervisor.throttle.wait(ctx)
@@ -136,7 +143,9 @@ func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message
 
 // Take implements [transport.Cursor]: the operations are sent before the message is completed,
 // while it is locked.
-func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
+func (cur *cursor) Take(
+	ctx context.Context, m *transport.Message, ops []transport.Operation,
+) error {
 	number, ok := cur.seen[m]
 	if !ok {
 		return cur.notFound()
@@ -148,7 +157,7 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 	if err != nil {
 		return err
 	}
-	if _, err := cur.conn.Dispatch(ctx, ops); err != nil {
+	if _, err := cur.of.senders.Dispatch(ctx, ops); err != nil {
 		return err
 	}
 	if err := d.Complete(ctx); err != nil {
@@ -164,7 +173,7 @@ func (cur *cursor) look(ctx context.Context, ops []transport.Operation) error {
 	messages := make([]outgoing, len(ops))
 	for i := range ops {
 		m := &messages[i]
-		to, err := cur.conn.prepare(&ops[i], m, time.Now())
+		to, err := cur.of.senders.prepare(&ops[i], m, time.Now())
 		if m.err = err; err == nil && !m.publish {
 			m.err = to.withLink(ctx, func(context.Context, *messageBatch) error { return nil })
 		}
@@ -224,4 +233,200 @@ func (cur *cursor) Close() error {
 	cur.shut()
 	cur.leave()
 	return nil
+}
+
+// assumedDeliveryCount is the service's default. It is assumed if the limit of a queue cannot be
+// read.
+const assumedDeliveryCount = 10
+
+// deliveryLimit lets a cursor receive messages only if each keeps one delivery at least when it is
+// released: a message that has been released as often as the queue's MaxDeliveryCount becomes a
+// dead letter. The delivery counts are browsed ahead.
+type deliveryLimit struct {
+	most    int32 // MaxDeliveryCount
+	assumed bool  // it could not be read
+	checked int64 // sequence number of the last message whose count was browsed
+	spare   int   // how many of those have not been received
+}
+
+// spare returns how many messages the cursor may receive now, or [transport.ErrDeliveryLimit].
+func (cur *cursor) spare(ctx context.Context) (int, error) {
+	l := &cur.limit
+	if cur.dead { // dead letters have no limit
+		return takeBatch, nil
+	}
+	for again := true; l.spare < takeBatch; {
+		found, err := cur.peek(ctx, l.checked+1, maxPage)
+		switch {
+		case err != nil:
+			return 0, err
+		case len(found) == 0 && l.spare == 0 && again: // others have released messages in front
+			l.checked, again = 0, false
+			continue
+		case len(found) == 0:
+			return max(l.spare, 1), nil
+		}
+		for _, raw := range found {
+			if d := cur.locked[*raw.SequenceNumber]; d == nil && raw.State == azservicebus.MessageStateActive {
+				if err := cur.hasSpare(raw); err != nil && l.spare > 0 {
+					return l.spare, nil // those in front of it
+				} else if err != nil {
+					return 0, err
+				}
+				l.spare++
+			}
+			l.checked = *raw.SequenceNumber
+		}
+	}
+	return l.spare, nil
+}
+
+// hasSpare returns an error unless a message keeps a delivery after one more.
+func (cur *cursor) hasSpare(raw *azservicebus.ReceivedMessage) error {
+	l := &cur.limit
+	if int64(attemptOf(raw)) < int64(l.most) {
+		return nil
+	}
+	detail := fmt.Sprintf("dead-letters a message after %d deliveries", l.most)
+	if l.assumed {
+		detail = fmt.Sprintf("may dead-letter a message after %d deliveries, the service's default: the limit could not be read, which needs the right to manage", l.most)
+	}
+	return fmt.Errorf("asb: take a message of %q: %w: the queue %s, and message %q, in front of it or with it, has had %d. "+
+		"Set the queue's MaxDeliveryCount to 2147483647", cur.queue, transport.ErrDeliveryLimit, detail, raw.MessageID, attemptOf(raw)-1)
+}
+
+// received counts messages that the cursor has received. A message whose lock has expired is
+// received again.
+func (cur *cursor) received(ds []transport.Delivery) {
+	for _, d := range ds {
+		own := d.(*delivery) //nolint:errcheck // the driver's own
+		number := *own.raw.SequenceNumber
+		if cur.locked[number] == nil && number <= cur.limit.checked {
+			cur.limit.spare--
+		}
+		cur.locked[number] = own
+	}
+	cur.limit.spare = max(cur.limit.spare, 0)
+}
+
+// readLimit reads the delivery limit. It fails for a partitioned queue: the numbers of messages of
+// its first partition are those of a queue without partitions.
+func (cur *cursor) readLimit(ctx context.Context) error {
+	l := &cur.limit
+	within, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	found, err := cur.of.admin.GetQueue(within, cur.path, nil)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil: // no right to manage the namespace, or its administration cannot be reached
+		l.most, l.assumed = assumedDeliveryCount, true
+	case found == nil:
+		return wrap(transport.ErrNoQueue, "browse queue %q", cur.queue)
+	case valueOr(found.EnablePartitioning, false):
+		return wrap(errPartitioned, "browse queue %q", cur.queue)
+	default:
+		l.most = max(valueOr(found.MaxDeliveryCount, assumedDeliveryCount), 1)
+	}
+	return nil
+}
+
+var _ transport.Purger = (*conn)(nil)
+
+const (
+	// purgeBatch is how many messages are removed at once.
+	purgeBatch = 200
+	// purgeTimeout bounds the wait for a message that the service shows: another receiver may have
+	// it. A link to a distant or busy service takes a second to be made.
+	purgeTimeout = 10 * time.Second
+)
+
+// Purge implements [transport.Purger]: it receives and completes the messages that were there when
+// it began. It asks for no more than these. A later message that comes nevertheless is released,
+// which counts as a delivery.
+func (br *browser) Purge(ctx context.Context, queue string) (int64, error) {
+	looked, err := br.Browse(ctx, queue)
+	if err != nil {
+		return 0, err
+	}
+	cur := looked.(*cursor) //nolint:errcheck // the driver's own
+	defer func() { _ = cur.Close() }()
+	began := time.Now()
+	var removed int64
+	for {
+		ready, err := cur.ready(ctx)
+		if err != nil || ready == 0 {
+			return removed, err
+		}
+		n, over, err := cur.remove(ctx, began, ready)
+		removed += n
+		if over || err != nil {
+			return removed, err
+		}
+	}
+}
+
+// ready returns how many of the messages to be removed are neither delayed nor in flight at this
+// conn, as far as one request shows. 0: none is.
+func (cur *cursor) ready(ctx context.Context) (n int, err error) {
+	mine := map[int64]bool{}
+	for _, d := range cur.of.inFlight(cur.path, cur.dead) {
+		mine[*d.raw.SequenceNumber] = true
+	}
+	for from := int64(0); from <= cur.last && n == 0; {
+		found, err := cur.peek(ctx, from, maxPage)
+		if err != nil || len(found) == 0 {
+			return 0, err
+		}
+		for _, raw := range found {
+			from = *raw.SequenceNumber + 1
+			if from <= cur.last+1 && raw.State == azservicebus.MessageStateActive && !mine[from-1] {
+				n++
+			}
+		}
+	}
+	return n, nil
+}
+
+// remove removes up to ready messages. over reports that no more are to be removed.
+func (cur *cursor) remove(
+	ctx context.Context, began time.Time, ready int,
+) (n int64, over bool, err error) {
+	short, cancel := context.WithTimeout(ctx, purgeTimeout)
+	defer cancel()
+	ds, err := cur.Receive(short, min(ready, purgeBatch))
+	if err != nil {
+		if short.Err() != nil && ctx.Err() == nil {
+			err = nil // the rest are in flight elsewhere, or delayed
+		}
+		return 0, true, err
+	}
+	var all sync.WaitGroup
+	var removed atomic.Int64
+	errs := make([]error, len(ds))
+	for i, d := range ds {
+		own := d.(*delivery) //nolint:errcheck // the driver's own
+		if due := own.raw.ScheduledEnqueueTime; *own.raw.SequenceNumber > cur.last || due != nil && due.After(began) {
+			over = true
+			all.Go(func() { errs[i] = unlessGone(own.Release(ctx)) })
+			continue
+		}
+		all.Go(func() {
+			err := own.Complete(ctx)
+			if err == nil {
+				removed.Add(1)
+			}
+			errs[i] = unlessGone(err)
+		})
+	}
+	all.Wait()
+	return removed.Load(), over, errors.Join(errs...)
+}
+
+// unlessGone returns err unless it is that the lock has expired.
+func unlessGone(err error) error {
+	if errors.Is(err, transport.ErrLeaseLost) {
+		return nil
+	}
+	return err
 }

@@ -289,8 +289,8 @@ func TestTranslateIsLeftToTheEndpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &conn{ns: ns}
-	r := &receiver{conn: c, inFlight: map[*delivery]time.Time{}}
+	c := &receivers{core: &core{ns: ns}}
+	r := &receiver{of: c, inFlight: map[*delivery]time.Time{}}
 	r.deliveries([]*azservicebus.ReceivedMessage{{MessageID: "a"}}, nil, nil)
 	if called {
 		t.Error("a receiver calls Translate")

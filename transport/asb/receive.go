@@ -3,6 +3,9 @@ package asb
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,10 +30,81 @@ var (
 	_ transport.Listener = (*receiver)(nil)
 )
 
+// receivers are the receivers of a conn.
+type receivers struct {
+	*core
+	senders *senders
+
+	mu   sync.Mutex             // guards the fields below
+	open map[*receiver]struct{} // nil after Close
+	own  []string               // the endpoint's queues, as far as they are known
+}
+
+// note adds a queue to the endpoint's own.
+func (rs *receivers) note(queue string) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if !slices.Contains(rs.own, queue) {
+		rs.own = append(rs.own, queue)
+	}
+}
+
+// close closes the receivers. No further one can be opened.
+func (rs *receivers) close() {
+	rs.mu.Lock()
+	open := rs.open
+	rs.open = nil
+	rs.mu.Unlock()
+	var all sync.WaitGroup
+	for r := range open {
+		all.Go(r.shut)
+	}
+	all.Wait()
+}
+
+// OpenReceiver implements [transport.Conn].
+func (rs *receivers) OpenReceiver(
+	ctx context.Context, opts transport.ReceiverOptions,
+) (transport.Receiver, error) {
+	path, dead, err := rs.naming.queue(opts.Queue)
+	switch {
+	case rs.isClosed():
+		return nil, transport.ErrClosed
+	case err != nil:
+		return nil, err
+	}
+	r := &receiver{
+		of: rs, queue: opts.Queue, path: path, dead: dead, supervisor: newSupervisor(rs.ns),
+		free: make(chan struct{}, rs.ns.Links), inFlight: map[*delivery]time.Time{},
+		retired: map[*azservicebus.Receiver]struct{}{},
+	}
+	r.ctx, r.stop = context.WithCancelCause(rs.ctx)
+	for range rs.ns.Links {
+		r.all = append(r.all, &link{receiver: r})
+		r.free <- struct{}{}
+	}
+	r.settler.receiver = r
+	err = r.look(ctx)
+	rs.mu.Lock()
+	if rs.open == nil {
+		err = transport.ErrClosed
+	}
+	if err == nil {
+		rs.open[r] = struct{}{} // to be closed with the conn
+	}
+	rs.mu.Unlock()
+	if err != nil {
+		r.stop(err)
+		r.supervisor.close()
+		return nil, err
+	}
+	return r, nil
+}
+
 // receiver receives from a queue over a connection of its own, by several links if many Receive
 // calls run at once. After Close the connection stays until all deliveries are settled or lost.
 type receiver struct {
-	conn       *conn
+	of         *receivers
 	queue      string // as the endpoint knows it
 	path       string
 	dead       bool // receives the dead letters of the queue
@@ -53,49 +127,12 @@ type receiver struct {
 	retired  map[*azservicebus.Receiver]struct{}
 }
 
-// OpenReceiver implements [transport.Conn].
-func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
-	path, dead, err := c.naming.queue(opts.Queue)
-	switch {
-	case c.isClosed():
-		return nil, transport.ErrClosed
-	case err != nil:
-		return nil, err
-	}
-	r := &receiver{
-		conn: c, queue: opts.Queue, path: path, dead: dead, supervisor: newSupervisor(c.ns),
-		free: make(chan struct{}, c.ns.Links), inFlight: map[*delivery]time.Time{},
-		retired: map[*azservicebus.Receiver]struct{}{},
-	}
-	r.ctx, r.stop = context.WithCancelCause(c.ctx)
-	for range c.ns.Links {
-		r.all = append(r.all, &link{receiver: r})
-		r.free <- struct{}{}
-	}
-	r.settler.receiver = r
-	err = r.look(ctx)
-	c.mu.Lock()
-	if c.closed {
-		err = transport.ErrClosed
-	}
-	if err == nil {
-		c.receivers[r] = struct{}{} // to be closed with the conn
-	}
-	c.mu.Unlock()
-	if err != nil {
-		r.stop(err)
-		r.supervisor.close()
-		return nil, err
-	}
-	return r, nil
-}
-
 // look returns an error unless the queue exists and the credential may receive from it. It browses
 // a message.
 func (r *receiver) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoReply)
 	defer cancel()
-	ctx, over := joined(ctx, r.conn.ctx)
+	ctx, over := joined(ctx, r.of.ctx)
 	defer over()
 	_, err := r.supervisor.browse(ctx, r.settler.on, 0, 1)
 	if own, ok := r.supervisor.throttle.try(); ok {
@@ -224,10 +261,10 @@ func (r *receiver) leave() {
 	if !over {
 		return
 	}
-	r.conn.mu.Lock()
-	_, mine := r.conn.receivers[r]
-	delete(r.conn.receivers, r)
-	r.conn.mu.Unlock()
+	r.of.mu.Lock()
+	_, mine := r.of.open[r]
+	delete(r.of.open, r)
+	r.of.mu.Unlock()
 	if mine { // else Close of the conn ends it
 		r.supervisor.close()
 	}
@@ -237,7 +274,7 @@ func (r *receiver) leave() {
 func (r *receiver) shut() {
 	_ = r.Close() // never fails
 	left := r.unsettled()
-	ctx, cancel := context.WithTimeout(r.conn.ctx, closeTimeout)
+	ctx, cancel := context.WithTimeout(r.of.ctx, closeTimeout)
 	defer cancel()
 	var all sync.WaitGroup
 	for _, d := range left {
@@ -248,9 +285,11 @@ func (r *receiver) shut() {
 }
 
 // deliveries returns deliveries of received messages.
-func (r *receiver) deliveries(msgs []*azservicebus.ReceivedMessage, cl *client, rcv *azservicebus.Receiver) []transport.Delivery {
+func (r *receiver) deliveries(
+	msgs []*azservicebus.ReceivedMessage, cl *client, rcv *azservicebus.Receiver,
+) []transport.Delivery {
 	ds := make([]transport.Delivery, len(msgs))
-	until := time.Now().Add(r.conn.lease)
+	until := time.Now().Add(r.of.lease)
 	for i, raw := range msgs {
 		d := &delivery{receiver: r, raw: raw, client: cl, rcv: rcv, turn: make(chan struct{}, 1)}
 		d.message = decode(raw)
@@ -272,4 +311,76 @@ func (r *receiver) unsettled() []transport.Delivery {
 		out = append(out, d)
 	}
 	return out
+}
+
+// expiredReason is the service's reason for dead-lettering expired messages, in queues that are set
+// to do so.
+const expiredReason = "TTLExpiredException"
+
+// quarantineSuffix ends the name of an endpoint's quarantine queue.
+const quarantineSuffix = ".quarantine"
+
+// deadLettersAtOnce is how many dead letters are moved at once: one that the error queue refuses
+// must not delay others.
+const deadLettersAtOnce = 4
+
+// Satellites implements [transport.Satellites]: one for the dead letters of each of the endpoint's
+// queues.
+func (rs *receivers) Satellites(ctx context.Context) ([]transport.Satellite, error) {
+	if rs.ns.KeepDeadLetters || rs.endpoint == "" { // a tool's conn has none
+		return nil, nil
+	}
+	var (
+		all  []transport.Satellite
+		errs []error
+	)
+	rs.mu.Lock()
+	own := slices.Clone(rs.own)
+	rs.mu.Unlock()
+	for _, queue := range own {
+		within, cancel := context.WithTimeout(ctx, dialTimeout)
+		path, err := rs.naming.entity(queue)
+		if err == nil {
+			err = rs.exists(within, path)
+		}
+		cancel()
+		switch {
+		case err == nil:
+			all = append(all, transport.Satellite{Queue: queue + deadLetters, Concurrency: deadLettersAtOnce, Handle: deadLettered(queue)})
+		case !errors.Is(plain(err), transport.ErrNoQueue):
+			errs = append(errs, fmt.Errorf("asb: look for the dead letters of %q: %w", queue, plain(err)))
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+// deadLettered fails with the broker's reason for dead-lettering a message. An expired message is
+// dropped, as its sender intended.
+func deadLettered(
+	queue string,
+) func(context.Context, *transport.Message) ([]transport.Operation, error) {
+	return func(_ context.Context, m *transport.Message) ([]transport.Operation, error) {
+		reason := m.Native[PropertyDeadLetterReason]
+		if reason == expiredReason {
+			return nil, nil
+		}
+		if why := m.Native[PropertyDeadLetterDescription]; why != "" {
+			reason += " (" + why + ")"
+		}
+		return nil, &transport.DeadLetteredError{Queue: queue, Reason: reason, Count: 1}
+	}
+}
+
+// inFlight returns the deliveries of a queue, or of its dead letters, that this conn has in flight.
+func (rs *receivers) inFlight(path string, dead bool) (all []*delivery) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for r := range rs.open {
+		if r.path == path && r.dead == dead {
+			r.mu.Lock()
+			all = slices.AppendSeq(all, maps.Keys(r.inFlight))
+			r.mu.Unlock()
+		}
+	}
+	return all
 }

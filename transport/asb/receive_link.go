@@ -111,7 +111,9 @@ func (l *link) receive(ctx context.Context, limit int) ([]transport.Delivery, er
 
 // request receives once. It returns neither messages nor an error if the service has ended the
 // link.
-func (l *link) request(ctx context.Context, limit int, own turn) (ds []transport.Delivery, err error) {
+func (l *link) request(
+	ctx context.Context, limit int, own turn,
+) (ds []transport.Delivery, err error) {
 	defer func() { own.end(err) }()
 	cl, err := l.receiver.supervisor.client(ctx)
 	if err != nil {
@@ -162,7 +164,9 @@ func (l *link) forget(rcv *azservicebus.Receiver) bool {
 // call calls the library, which panics for a message that has one of the library's properties with
 // a type of its own. All messages of that receive stay locked until their locks expire. The next
 // receives ask for one message each, until the broker dead-letters the unreadable one.
-func (l *link) call(ctx context.Context, cl *client, rcv *azservicebus.Receiver, limit int) (msgs []*azservicebus.ReceivedMessage, err error) {
+func (l *link) call(
+	ctx context.Context, cl *client, rcv *azservicebus.Receiver, limit int,
+) (msgs []*azservicebus.ReceivedMessage, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			l.careful = carefulReceives

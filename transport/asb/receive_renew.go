@@ -36,7 +36,7 @@ func (r *receiver) renew(ctx context.Context, d transport.Delivery) error {
 	if !ok || own.receiver != r {
 		return transport.ErrLeaseLost
 	}
-	ctx, cancel := joined(ctx, r.conn.ctx)
+	ctx, cancel := joined(ctx, r.of.ctx)
 	defer cancel()
 	switch {
 	case own.over.Load():
@@ -53,7 +53,7 @@ func (r *receiver) renew(ctx context.Context, d transport.Delivery) error {
 	case err == nil:
 		r.mu.Lock()
 		if _, out := r.inFlight[own]; out {
-			r.inFlight[own] = began.Add(r.conn.lease)
+			r.inFlight[own] = began.Add(r.of.lease)
 		}
 		r.mu.Unlock()
 	case errors.Is(err, transport.ErrLeaseLost):
@@ -74,25 +74,25 @@ func (r *receiver) mindLock(raw *azservicebus.ReceivedMessage) {
 		return
 	}
 	lock := time.Until(*raw.LockedUntil)
-	if lock > r.conn.lease*3/4 {
+	if lock > r.of.lease*3/4 {
 		return
 	}
 	r.short.Do(func() {
 		lock = max(lock, leastLock)
-		r.conn.log.Warn("a queue has shorter locks than the transport's LockDuration: the driver renews them itself, which takes more requests",
-			"queue", r.queue, "lock", lock.Round(time.Second), "expected", r.conn.lease, "advice", "set LockDuration to that of the queue")
-		r.conn.tasks.Go(func() { r.keep(lock) })
+		r.of.log.Warn("a queue has shorter locks than the transport's LockDuration: the driver renews them itself, which takes more requests",
+			"queue", r.queue, "lock", lock.Round(time.Second), "expected", r.of.lease, "advice", "set LockDuration to that of the queue")
+		r.of.tasks.Go(func() { r.keep(lock) })
 	})
 }
 
 // keep renews the locks in flight until the receiver is closed and all are settled or lost.
 func (r *receiver) keep(lock time.Duration) {
-	for backoff.Sleep(r.conn.ctx, lock/3) == nil {
+	for backoff.Sleep(r.of.ctx, lock/3) == nil {
 		out := r.unsettled()
 		if len(out) == 0 && r.ctx.Err() != nil {
 			return
 		}
-		ctx, cancel := context.WithTimeout(r.conn.ctx, lock/2)
+		ctx, cancel := context.WithTimeout(r.of.ctx, lock/2)
 		r.Renew(ctx, out) // the settlement reports a lost lock
 		cancel()
 	}

@@ -26,11 +26,11 @@ func TestHowOftenShortLocksAreRenewed(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, stop := context.WithCancelCause(t.Context())
 				stop(errors.New("closed")) // so that keep ends when it looks for the first time
-				r := &receiver{ctx: ctx, conn: &conn{ctx: t.Context(), log: slog.New(slog.DiscardHandler), lease: time.Minute}}
+				r := &receiver{ctx: ctx, of: &receivers{core: &core{ctx: t.Context(), log: slog.New(slog.DiscardHandler), lease: time.Minute}}}
 				begun := time.Now()
 				until := begun.Add(tt.left)
 				r.mindLock(&azservicebus.ReceivedMessage{LockedUntil: &until})
-				r.conn.tasks.Stop()
+				r.of.tasks.Stop()
 				if took := time.Since(begun); took != tt.every {
 					t.Errorf("renewed after %v, want %v", took, tt.every)
 				}

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"strings"
+	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
@@ -123,4 +126,75 @@ func (b *messageBatch) outcome(ctx context.Context, err error) error {
 	}
 	b.broken = true
 	return fmt.Errorf("asb: send to %q: %w: %w", b.entity, plain(b.over.of.cause(ctx, err)), transport.ErrOutcomeUnknown)
+}
+
+const (
+	// mostScheduled bounds the messages of a request, which has to fit in a message itself.
+	mostScheduled = 50
+	// mostManaged is the largest message that the service schedules in a request: for larger ones
+	// the request times out. https://github.com/Azure/azure-service-bus/issues/740
+	mostManaged = 1 << 20
+)
+
+// latest is the last time that the service accepts.
+var latest = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+
+// due returns at in the milliseconds of the protocol, rounded up.
+func due(at time.Time) time.Time {
+	at = at.Add(time.Millisecond - 1).Truncate(time.Millisecond)
+	if at.After(latest) {
+		return latest
+	}
+	return at.UTC()
+}
+
+// room returns how many messages of a group fit in one request.
+func (b *messageBatch) room(group []*outgoing) int {
+	total := 0
+	for i, m := range group {
+		if total += m.size; i > 0 && total > b.of.ns.MaxMessageSize/2 {
+			return i
+		}
+	}
+	return len(group)
+}
+
+// scheduleSome makes a request. When the service refuses it because of one message, it makes a
+// request for each.
+func (b *messageBatch) scheduleSome(ctx context.Context, group []*outgoing) {
+	if b.denied != nil {
+		fail(group, b.denied)
+		return
+	}
+	msgs := make([]*azservicebus.Message, len(group))
+	for i, m := range group {
+		msgs[i] = m.msg
+	}
+	numbers, err := b.over.ScheduleMessages(ctx, msgs, group[0].due, nil)
+	switch {
+	case err == nil:
+	case len(group) > 1 && refused(err) && !whole(err):
+		for i := range group {
+			b.scheduleSome(ctx, group[i:i+1])
+		}
+	case group[0].publish && errors.Is(plain(err), transport.ErrNoQueue): // the link to the topic itself exists
+		fail(group, b.unmanaged(err))
+	default:
+		fail(group, b.outcome(ctx, b.sized(group[0], err)))
+	}
+	for i := range numbers {
+		group[i].receipt.Cancel = receipt(numbers[i], b.entity)
+	}
+}
+
+func (b *messageBatch) cancel(ctx context.Context, number int64) error {
+	err := b.over.CancelScheduledMessages(ctx, []int64{number}, nil)
+	if answerCode(err) == http.StatusBadRequest && strings.Contains(err.Error(), alreadyCancelled) {
+		return transport.ErrNotFound
+	}
+	if err != nil && !refused(err) {
+		b.broken = true
+		err = b.over.of.cause(ctx, err)
+	}
+	return wrap(err, "cancel message %d of %q", number, b.entity)
 }

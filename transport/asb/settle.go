@@ -80,7 +80,7 @@ func (d *delivery) Retry(ctx context.Context) error { return d.Release(ctx) }
 // RetryBecause implements [transport.RetryReasoner].
 func (d *delivery) RetryBecause(ctx context.Context, reason string) error {
 	note := map[string]any{PropertyRetryError: clip(reason)}
-	if instance := d.receiver.conn.instance; instance != "" {
+	if instance := d.receiver.of.instance; instance != "" {
 		note[PropertyRetryInstance] = clip(instance)
 	}
 	return d.settle(ctx, abandon("retry", note))
@@ -114,7 +114,7 @@ func (d *delivery) end() {
 	r.mu.Unlock()
 	r.forgetRetired(d.rcv)
 	if last {
-		r.conn.tasks.Go(r.leave)
+		r.of.tasks.Go(r.leave)
 	}
 }
 
@@ -125,8 +125,8 @@ func (d *delivery) DeadLetter(ctx context.Context, reason string) error {
 	}
 	reason = clip(reason)
 	options := &azservicebus.DeadLetterOptions{Reason: &reason}
-	if d.receiver.conn.instance != "" {
-		description := "by instance " + clip(d.receiver.conn.instance)
+	if d.receiver.of.instance != "" {
+		description := "by instance " + clip(d.receiver.of.instance)
 		options.ErrorDescription = &description
 	}
 	return d.settle(ctx, verb{"dead-letter", func(ctx context.Context, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
@@ -156,7 +156,7 @@ func (d *delivery) settle(ctx context.Context, v verb) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-d.turn }()
-	if d.receiver.conn.ctx.Err() != nil {
+	if d.receiver.of.ctx.Err() != nil {
 		return transport.ErrClosed
 	}
 	if d.over.Load() {
@@ -172,7 +172,7 @@ func (d *delivery) settle(ctx context.Context, v verb) error {
 	case d.overdue():
 		d.end()
 		err = fmt.Errorf("%w: %w", transport.ErrLeaseLost, err)
-	case d.receiver.conn.ctx.Err() != nil:
+	case d.receiver.of.ctx.Err() != nil:
 		return transport.ErrClosed
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
@@ -234,7 +234,9 @@ func (d *delivery) byToken(ctx context.Context, v verb) (err error) {
 
 // ask makes a request within settleTimeout and the life of the connection: by itself the client
 // library tries for minutes.
-func (v verb) ask(ctx context.Context, cl *client, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage) error {
+func (v verb) ask(
+	ctx context.Context, cl *client, rcv *azservicebus.Receiver, raw *azservicebus.ReceivedMessage,
+) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleTimeout, errNoReply)
 	defer cancel()
 	stop := context.AfterFunc(cl.ctx, cancel)

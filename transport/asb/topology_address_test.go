@@ -25,7 +25,7 @@ func TestEveryFormOfAnAddressIsOneQueue(t *testing.T) {
 		{"ns", "sales/$DeadLetterQueue", "ns/sales/$DeadLetterQueue", "sales/$DeadLetterQueue"},
 		{"ns", "ns/sales/$DeadLetterQueue", "ns/sales/$DeadLetterQueue", "sales/$DeadLetterQueue"},
 	} {
-		c := &conn{naming: newNaming(&Transport{Hierarchy: test.hierarchy})}
+		c := &core{naming: newNaming(&Transport{Hierarchy: test.hierarchy})}
 		for _, same := range []string{test.form, test.address, test.name} {
 			if got := c.Address(same); got != test.address {
 				t.Errorf("%q in hierarchy %q has the address %q, want %q", same, test.hierarchy, got, test.address)
@@ -38,7 +38,7 @@ func TestEveryFormOfAnAddressIsOneQueue(t *testing.T) {
 }
 
 func TestAMalformedAddressIsNoQueue(t *testing.T) {
-	c := &conn{naming: newNaming(&Transport{Hierarchy: "ns"})}
+	c := &core{naming: newNaming(&Transport{Hierarchy: "ns"})}
 	for _, bad := range []string{
 		"", "ns/", "ns//", "sales/", "a b", "ä", "a\x00", "ns/a?b", "/$DeadLetterQueue", "sales/$deadletterqueue/x",
 		`"public"."sales"`, strings.Repeat("x", 1<<20),
@@ -59,7 +59,7 @@ func FuzzAddress(f *testing.F) {
 		if hierarchy != "" && !validEntity(hierarchy) {
 			t.Skip("Open refuses that hierarchy")
 		}
-		c := &conn{naming: newNaming(&Transport{Hierarchy: hierarchy})}
+		c := &core{naming: newNaming(&Transport{Hierarchy: hierarchy})}
 		for _, form := range []string{c.Address(text), c.ShortName(text)} {
 			if c.Address(form) != c.Address(text) || c.ShortName(form) != c.ShortName(text) {
 				t.Errorf("in hierarchy %q, %q and its form %q are not one queue", hierarchy, text, form)

@@ -46,7 +46,9 @@ func newCredential(of azcore.TokenCredential) *credential {
 
 // GetToken implements [azcore.TokenCredential]. During a pause it waits up to credentialWait, and
 // returns the remembered error.
-func (c *credential) GetToken(ctx context.Context, options policy.TokenRequestOptions) (azcore.AccessToken, error) {
+func (c *credential) GetToken(
+	ctx context.Context, options policy.TokenRequestOptions,
+) (azcore.AccessToken, error) {
 	patience := time.Now().Add(credentialWait)
 	for {
 		pause, err := c.begin()
@@ -82,7 +84,9 @@ func (c *credential) begin() (pause time.Duration, last error) {
 
 // ask calls the user's credential. The client library waits for a refresh of a token without any
 // limit.
-func (c *credential) ask(ctx context.Context, options policy.TokenRequestOptions) (azcore.AccessToken, error) {
+func (c *credential) ask(
+	ctx context.Context, options policy.TokenRequestOptions,
+) (azcore.AccessToken, error) {
 	bounded, cancel := context.WithTimeoutCause(ctx, credentialTimeout, errTokenLate)
 	defer cancel()
 	var answer azcore.AccessToken

@@ -1,7 +1,6 @@
 package asb
 
 import (
-	"context"
 	"encoding/xml"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
-	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 
 	"github.com/holdfast-go/holdfast/internal/callback"
@@ -120,40 +118,3 @@ func detail(err error) string {
 
 // unmanageable reports whether the credential has no right to manage the namespace.
 func unmanageable(err error) bool { return errors.Is(managed(err), errManage) }
-
-// exists returns an error unless a queue exists. It browses a message, which needs no right to
-// manage.
-func (c *conn) exists(ctx context.Context, path string) error {
-	return c.peek(ctx, func(cl *client) (*azservicebus.Receiver, error) { return cl.NewReceiverForQueue(path, nil) })
-}
-
-// subscribed returns an error unless a subscription exists. One that forwards cannot be received
-// from: the broker's refusal differs from that of a missing one.
-func (c *conn) subscribed(ctx context.Context, topic, name string) error {
-	err := c.peek(ctx, func(cl *client) (*azservicebus.Receiver, error) {
-		return cl.NewReceiverForSubscription(topic, name, nil)
-	})
-	if err != nil && refused(err) && !errors.Is(plain(err), transport.ErrNoQueue) {
-		return nil
-	}
-	return err
-}
-
-func (c *conn) peek(ctx context.Context, open func(*client) (*azservicebus.Receiver, error)) error {
-	ctx, cancel := joined(ctx, c.ctx)
-	defer cancel()
-	var r *azservicebus.Receiver
-	_, err := c.sending.browse(ctx, func(cl *client) (_ *azservicebus.Receiver, err error) {
-		r, err = open(cl)
-		return r, err
-	}, 0, 1)
-	if r != nil {
-		within, cancel := context.WithTimeout(c.ctx, closeTimeout)
-		defer cancel()
-		_ = r.Close(within) // an error leaves it to the client
-	}
-	if there(err) {
-		return nil
-	}
-	return err
-}
