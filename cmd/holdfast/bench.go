@@ -58,7 +58,10 @@ type benchReport struct {
 	*bench.Result
 }
 
-func (a *app) benchCommand() *cobra.Command {
+// labCommands are the demonstration and the commands that measure and torture.
+type labCommands struct{ *app }
+
+func (a *labCommands) benchCommand() *cobra.Command {
 	var b benching
 	cmd := &cobra.Command{
 		Use:     "bench --work receive|send|loop|atomic|dual",
@@ -82,7 +85,7 @@ func (a *app) benchCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) bench(ctx context.Context, b *benching) error {
+func (a *labCommands) bench(ctx context.Context, b *benching) error {
 	if err := b.check(); err != nil {
 		return err
 	}
@@ -161,7 +164,7 @@ func removeIfNew(path string) func() error {
 	return func() error { return sqlitefile.Remove(path) }
 }
 
-func (a *app) printBench(r benchReport, asJSON bool) error {
+func (a *labCommands) printBench(r benchReport, asJSON bool) error {
 	return a.show(asJSON, r, func(w io.Writer) {
 		row := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
 		row("transport", "%s", strings.TrimSpace(r.Transport))

@@ -29,7 +29,7 @@ const demoExample = `  holdfast demo --input examples/orders.jsonl
 // demoTransport is the default transport of the demo.
 const demoTransport = "sqlite:holdfast-demo.db"
 
-func (a *app) demoCommand() *cobra.Command {
+func (a *labCommands) demoCommand() *cobra.Command {
 	var opts demo.Options
 	var verify, reset bool
 	cmd := &cobra.Command{
@@ -50,7 +50,7 @@ func (a *app) demoCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) demo(ctx context.Context, opts demo.Options, verify, reset bool) error {
+func (a *labCommands) demo(ctx context.Context, opts demo.Options, verify, reset bool) error {
 	t, err := a.demoTarget()
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func (a *app) demo(ctx context.Context, opts demo.Options, verify, reset bool) e
 }
 
 // demoTarget returns the transport of the demo, which has to be embedded in the process.
-func (a *app) demoTarget() (target, error) {
+func (a *labCommands) demoTarget() (target, error) {
 	if a.transportURL() == "" {
 		return parseTransport(demoTransport)
 	}

@@ -18,7 +18,10 @@ const handledHelp = `Work with the inbox NAME.handled of an endpoint: the ids of
 recognizes another delivery of a message. The inbox is in the database of the endpoint's outbox or, in the transaction
 mode SendsAtomicWithReceive, in that of its queues.`
 
-func (a *app) handledCommand() *cobra.Command {
+// handledCommands are the commands on inboxes.
+type handledCommands struct{ *app }
+
+func (a *handledCommands) handledCommand() *cobra.Command {
 	return a.group(&cobra.Command{
 		Use:   "handled",
 		Short: "Show the size of an endpoint's inbox, and forget handled messages",
@@ -33,12 +36,14 @@ type recording interface {
 }
 
 // onInbox calls f with the database and the name of the inbox.
-func (a *app) onInbox(ctx context.Context, o *ofEndpoint, f func(recording, string) error) error {
-	t, err := o.database(a)
+func (a *handledCommands) onInbox(
+	ctx context.Context, o *ofEndpoint, f func(recording, string) error,
+) error {
+	t, err := o.database(a.app)
 	if err != nil {
 		return err
 	}
-	return withTarget(ctx, a, t, programName, "record handled messages", func(conn recording) error {
+	return withTarget(ctx, a.app, t, programName, "record handled messages", func(conn recording) error {
 		inbox := o.endpoint + inboxSuffix
 		err := f(conn, inbox)
 		if errors.Is(err, transport.ErrNoQueue) {
@@ -58,7 +63,7 @@ its own queue.
 
 The exit code is 1 if an id was not in the inbox.`
 
-func (a *app) handledForgetCommand() *cobra.Command {
+func (a *handledCommands) handledForgetCommand() *cobra.Command {
 	var o ofEndpoint
 	cmd := &cobra.Command{
 		Use:     "forget ID...",
@@ -67,7 +72,7 @@ func (a *app) handledForgetCommand() *cobra.Command {
 		Example: `  holdfast handled forget 0199a2f0-6f2b-7cc1-a4c5-4f1fd0c4c9a1 --endpoint billing --database postgres://host/billing`,
 		Args:    cobra.MinimumNArgs(1),
 	}
-	o.flags(a, cmd)
+	o.flags(a.app, cmd)
 	cmd.RunE = func(cmd *cobra.Command, ids []string) error {
 		return a.onInbox(cmd.Context(), &o, func(db recording, inbox string) error {
 			keys := make([]transport.HandledKey, len(ids))
@@ -101,7 +106,7 @@ func (a *app) handledForgetCommand() *cobra.Command {
 const handledShowHelp = `Show the size of an inbox, the ids recorded within the last hour, the age of the oldest one, and the size that
 the inbox grows to at the rate of the last hour with the given Config.Remember. Databases may estimate counts.`
 
-func (a *app) handledShowCommand() *cobra.Command {
+func (a *handledCommands) handledShowCommand() *cobra.Command {
 	var o ofEndpoint
 	cmd := &cobra.Command{
 		Use:     "show",
@@ -110,7 +115,7 @@ func (a *app) handledShowCommand() *cobra.Command {
 		Example: `  holdfast handled show --endpoint billing --database postgres://host/billing --remember 72h`,
 		Args:    cobra.NoArgs,
 	}
-	o.flags(a, cmd)
+	o.flags(a.app, cmd)
 	remember := cmd.Flags().Duration("remember", 7*24*time.Hour, "Config.Remember of the endpoint")
 	asJSON := cmd.Flags().Bool("json", false, "print JSON: one object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

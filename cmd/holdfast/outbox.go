@@ -2,8 +2,14 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -30,7 +36,13 @@ const outboxExample = `  holdfast outbox list --endpoint billing --database post
   holdfast outbox discard 0199a2f0-6f2b-7cc1-a4c5-4f1fd0c4c9a1 --endpoint billing
   holdfast outbox drain --endpoint billing --transport amqp://host/shop`
 
-func (a *app) outboxCommand() *cobra.Command {
+// outboxCommands are the commands on outboxes.
+type outboxCommands struct {
+	*app
+	errors *errorCommands
+}
+
+func (a *outboxCommands) outboxCommand() *cobra.Command {
 	return a.group(&cobra.Command{
 		Use:     "outbox",
 		Short:   "List, show, discard and send the messages in the outbox of an endpoint",
@@ -116,14 +128,14 @@ func rowOf(m *transport.Message) storedRow {
 
 // onOutbox calls f with the rows of the outbox that have these ids or numbers; all rows without
 // any.
-func (a *app) onOutbox(
+func (a *outboxCommands) onOutbox(
 	ctx context.Context, o *ofEndpoint, ids []string, f func(conn transport.Conn, q *errorqueue.Queue) error,
 ) error {
-	t, err := o.database(a)
+	t, err := o.database(a.app)
 	if err != nil {
 		return err
 	}
-	return withTarget(ctx, a, t, programName, "list messages", func(conn transport.Conn) error {
+	return withTarget(ctx, a.app, t, programName, "list messages", func(conn transport.Conn) error {
 		q := &errorqueue.Queue{Conn: conn, Name: o.endpoint + outboxSuffix, Filter: errorqueue.Filter{IDs: ids}}
 		q.Read = func(m *transport.Message) errorqueue.Entry {
 			if slices.Contains(ids, m.NativeID) {
@@ -136,4 +148,218 @@ func (a *app) onOutbox(
 		}
 		return nil
 	})
+}
+
+const outboxListHelp = `List the rows of an outbox in their order: how long each is stored, how many messages it has, their destinations
+and types, its size in bytes, and the name of a timer with the time at which it is due. Listing changes nothing. With --json, one object per line, with the messages of the row.`
+
+func (a *outboxCommands) outboxListCommand() *cobra.Command {
+	var o ofEndpoint
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "List the rows of an outbox",
+		Long:    outboxListHelp,
+		Example: `  holdfast outbox list --endpoint billing --database postgres://host/billing --first 20`,
+		Args:    cobra.NoArgs,
+	}
+	o.flags(a.app, cmd)
+	first := cmd.Flags().Int("first", 0, "only the first `N` rows")
+	asJSON := cmd.Flags().Bool("json", false, "print JSON: one object per line")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *first < 0 {
+			return usagef("--first %d: must not be negative", *first)
+		}
+		return a.onOutbox(cmd.Context(), &o, nil, func(conn transport.Conn, q *errorqueue.Queue) error {
+			q.Limit = *first
+			n := 0
+			lines, w := json.NewEncoder(a.out), tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+			err := q.Each(cmd.Context(), func(m *transport.Message, _ errorqueue.Entry) error {
+				n++
+				r := rowOf(m)
+				if *asJSON {
+					return lines.Encode(r)
+				}
+				if n == 1 {
+					fmt.Fprintln(w, "ID\tNUMBER\tSTORED FOR\tMESSAGES\tTO\tTYPE\tBYTES\tTIMER")
+				}
+				fmt.Fprintln(w, strings.Join(r.columns(clockOf(conn)), "\t"))
+				if n%100 == 0 {
+					return w.Flush()
+				}
+				return nil
+			})
+			if err = errors.Join(err, w.Flush()); err == nil && n == 0 && !*asJSON {
+				fmt.Fprintf(a.out, "no messages in %s\n", q.Name)
+			}
+			return err
+		})
+	}
+	return cmd
+}
+
+// columns returns r as a line of the table.
+func (r *storedRow) columns(now time.Time) []string {
+	if r.Unreadable != "" {
+		return []string{column(r.ID), r.Number, "-", "-", "-", "cannot be read: " + column(r.Unreadable), strconv.Itoa(r.Bytes), r.timer()}
+	}
+	var queues, types []string
+	for _, m := range r.Messages {
+		queue := m.Queue
+		if queue == "" {
+			queue = "(subscribers)"
+		}
+		queues = append(queues, queue)
+		types = append(types, m.Types[:min(1, len(m.Types))]...)
+	}
+	return []string{
+		column(r.ID), r.Number, now.Sub(r.StoredAt).Round(time.Millisecond).String(), strconv.Itoa(len(r.Messages)),
+		column(distinct(queues)), column(distinct(types)), strconv.Itoa(r.Bytes), r.timer(),
+	}
+}
+
+// timer returns the name of the timer that the row is, and when it is due; "-" for another row.
+func (r *storedRow) timer() string {
+	if r.Timer == "" {
+		return "-"
+	}
+	if len(r.Messages) == 0 {
+		return column(r.Timer)
+	}
+	return column(r.Timer + ", due " + when(r.Messages[0].Due))
+}
+
+// distinct returns the names, each once, in their order.
+func distinct(names []string) string {
+	var once []string
+	for _, name := range names {
+		if !slices.Contains(once, name) {
+			once = append(once, name)
+		}
+	}
+	return strings.Join(once, ", ")
+}
+
+// clockOf returns the time by the clock of the database, where the driver knows it.
+func clockOf(conn transport.Conn) time.Time {
+	if c, ok := conn.(transport.Clock); ok {
+		return c.Now()
+	}
+	return time.Now()
+}
+
+const outboxShowHelp = `Show the messages in a row of an outbox: destination, headers, properties, and the body as text or in hex. The
+row is named by its id, or by its number, which the log of an endpoint has. With --json, one object with the bodies in
+base64.`
+
+func (a *outboxCommands) outboxShowCommand() *cobra.Command {
+	var o ofEndpoint
+	cmd := &cobra.Command{
+		Use:     "show ID",
+		Short:   "Show the messages in a row of an outbox",
+		Long:    outboxShowHelp,
+		Example: `  holdfast outbox show 0199a2f0-6f2b-7cc1-a4c5-4f1fd0c4c9a1 --endpoint billing --database postgres://host/billing`,
+		Args: func(_ *cobra.Command, ids []string) error {
+			if len(ids) != 1 {
+				return fmt.Errorf("want the id of one row, have %d", len(ids))
+			}
+			return nil
+		},
+	}
+	o.flags(a.app, cmd)
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
+	cmd.RunE = func(cmd *cobra.Command, ids []string) error {
+		return a.onOutbox(cmd.Context(), &o, ids, func(_ transport.Conn, q *errorqueue.Queue) error {
+			shown := 0
+			err := q.Each(cmd.Context(), func(m *transport.Message, _ errorqueue.Entry) error {
+				shown++
+				r := shownRow{storedRow: rowOf(m)}
+				if r.Unreadable != "" {
+					r.Body = m.Body
+				}
+				for _, m := range r.storedRow.Messages {
+					r.Messages = append(r.Messages, shownMessage{m, m.message.Headers, m.message.Native, m.message.Body})
+				}
+				if *asJSON {
+					return json.NewEncoder(a.out).Encode(r)
+				}
+				a.printRow(&r)
+				return nil
+			})
+			if err == nil && shown == 0 {
+				err = fmt.Errorf("no row with the id %q: it may have been sent meanwhile", ids[0])
+			}
+			return err
+		})
+	}
+	return cmd
+}
+
+// shownRow is all of a row.
+type shownRow struct {
+	storedRow
+	Messages []shownMessage `json:"messages"`
+	Body     []byte         `json:"body,omitempty"` // of a row that cannot be read; base64 in JSON
+}
+
+// shownMessage is all of a message in a row.
+type shownMessage struct {
+	storedMessage
+	Headers header.Map        `json:"headers"`
+	Native  map[string]string `json:"native,omitempty"`
+	Body    []byte            `json:"body"` // base64 in JSON
+}
+
+func (a *outboxCommands) printRow(r *shownRow) {
+	fmt.Fprintf(a.out, "%s  row %s  stored %s\n", oneLine(r.ID, 200), r.Number, when(r.StoredAt))
+	if r.Timer != "" {
+		fmt.Fprintf(a.out, "timer %s\n", oneLine(r.Timer, 2000))
+	}
+	if r.Unreadable != "" {
+		a.section("cannot be read", r.Unreadable)
+		a.body(r.Body)
+	}
+	for i, m := range r.Messages {
+		destination := "to " + m.Queue
+		if m.Queue == "" {
+			destination = "published as " + strings.Join(m.Types, ", ")
+		}
+		if !m.Due.IsZero() {
+			destination += ", due " + m.Due.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(a.out, "\nmessage %d: %s  %s\n", i+1, oneLine(m.ID, 200), oneLine(destination, 1000))
+		a.section("headers", fields(maps.Collect(m.Headers.All())))
+		a.section("broker's properties", fields(m.Native))
+		a.body(m.Body)
+	}
+}
+
+const outboxDiscardHelp = `Remove rows from an outbox for good: their messages are never sent, although what the handlers wrote with them is
+committed. Rows are named by their ids or numbers, or by --all. A row that an instance is sending at the moment stays and
+is reported.`
+
+func (a *outboxCommands) outboxDiscardCommand() *cobra.Command {
+	var o ofEndpoint
+	t := &taking{selecting: selecting{changes: "discard"}, take: (*errorqueue.Queue).Discard}
+	cmd := &cobra.Command{
+		Use:   "discard [ID]...",
+		Short: "Remove rows from an outbox for good",
+		Long:  outboxDiscardHelp,
+		Example: `  holdfast outbox discard 0199a2f0-6f2b-7cc1-a4c5-4f1fd0c4c9a1 --endpoint billing --database postgres://host/billing
+  holdfast outbox discard --all --endpoint billing --dry-run`,
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			switch {
+			case len(ids) == 0 && !t.all:
+				return usagef("no rows are selected to discard: give ids, or --all for the whole outbox")
+			case len(ids) > 0 && t.all:
+				return usagef("--all selects the whole outbox: leave it out when ids are given")
+			}
+			return a.onOutbox(cmd.Context(), &o, ids, func(_ transport.Conn, q *errorqueue.Queue) error {
+				return a.errors.takeFrom(cmd.Context(), t, q)
+			})
+		},
+	}
+	o.flags(a.app, cmd)
+	cmd.Flags().BoolVar(&t.all, "all", false, "all rows of the outbox: required without ids")
+	t.outputFlags(cmd)
+	return cmd
 }

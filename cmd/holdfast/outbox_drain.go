@@ -33,7 +33,7 @@ type draining struct {
 	asJSON bool
 }
 
-func (a *app) outboxDrainCommand() *cobra.Command {
+func (a *outboxCommands) outboxDrainCommand() *cobra.Command {
 	var d draining
 	cmd := &cobra.Command{
 		Use:     "drain",
@@ -43,7 +43,7 @@ func (a *app) outboxDrainCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.drain(cmd.Context(), &d) },
 	}
-	d.flags(a, cmd)
+	d.flags(a.app, cmd)
 	cmd.Flags().StringVar(&d.errors, "error", "error", "the error `queue`, for messages that the broker refuses")
 	cmd.Flags().BoolVar(&d.asJSON, "json", false, "print JSON: one object at the end")
 	return cmd
@@ -58,12 +58,12 @@ type drained struct {
 	Unreadable []storedRow `json:"unreadable,omitempty"`
 }
 
-func (a *app) drain(ctx context.Context, d *draining) error {
+func (a *outboxCommands) drain(ctx context.Context, d *draining) error {
 	broker, err := a.target()
 	if err != nil {
 		return err
 	}
-	database, err := d.database(a)
+	database, err := d.database(a.app)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (a *app) drain(ctx context.Context, d *draining) error {
 	if err != nil {
 		return usageError{err}
 	}
-	err = withTarget(ctx, a, database, programName, "count the messages of its queues", func(conn transport.Conn) error {
+	err = withTarget(ctx, a.app, database, programName, "count the messages of its queues", func(conn transport.Conn) error {
 		out, err := a.drainUntilEmpty(ctx, e, conn, d.endpoint+outboxSuffix)
 		if out == nil {
 			return err
@@ -96,7 +96,9 @@ func (a *app) drain(ctx context.Context, d *draining) error {
 
 // drainUntilEmpty runs the endpoint until its outbox has no more rows that can be read. The result
 // is nil if the endpoint could not run, or the outbox could not be inspected.
-func (a *app) drainUntilEmpty(ctx context.Context, e *endpoint.Endpoint, conn transport.Conn, queue string) (*drained, error) {
+func (a *outboxCommands) drainUntilEmpty(
+	ctx context.Context, e *endpoint.Endpoint, conn transport.Conn, queue string,
+) (*drained, error) {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	group, running := errgroup.WithContext(running)
@@ -121,7 +123,9 @@ func (a *app) drainUntilEmpty(ctx context.Context, e *endpoint.Endpoint, conn tr
 }
 
 // awaitEmpty waits until no row is left that can be read, and shows the progress every few seconds.
-func (a *app) awaitEmpty(ctx context.Context, e *endpoint.Endpoint, conn transport.Conn, out *drained) error {
+func (a *outboxCommands) awaitEmpty(
+	ctx context.Context, e *endpoint.Endpoint, conn transport.Conn, out *drained,
+) error {
 	const (
 		look  = 200 * time.Millisecond
 		every = 2 * time.Second

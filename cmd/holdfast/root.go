@@ -1,16 +1,20 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 )
@@ -91,9 +95,16 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.transport, "transport", "", "transport `URL`; $"+transportVar+" unless set")
 	flags.StringVar(&a.logLevel, "log-level", "", "`level` of the log on standard error: debug, info, warn, error or off (default warn; off for demo)")
 	flags.StringVar(&a.logFormat, "log-format", "console", "`format` of the log: console or json")
-	return a.group(root, a.demoCommand(), a.sendCommand(), a.queuesCommand(), a.sqlCommand(), a.errorsCommand(),
-		a.endpointCommand(), a.outboxCommand(), a.handledCommand(), a.sagasCommand(), a.jobsCommand(), a.rabbitCommand(), a.asbCommand(), a.sqsCommand(), a.benchCommand(), a.tortureCommand(),
-		a.workerCommand(), a.versionCommand())
+	failed, lab := &errorCommands{a}, &labCommands{a}
+	brokers := &brokerCommands{a, failed}
+	return a.group(
+		root, lab.demoCommand(), (&sendCommands{a}).sendCommand(), (&queueCommands{a, failed}).queuesCommand(),
+		(&sqlCommands{a}).sqlCommand(), failed.errorsCommand(), (&endpointCommands{a}).endpointCommand(),
+		(&outboxCommands{a, failed}).outboxCommand(), (&handledCommands{a}).handledCommand(),
+		(&sagaCommands{a}).sagasCommand(), (&jobCommands{a}).jobsCommand(), brokers.rabbitCommand(),
+		brokers.asbCommand(), brokers.sqsCommand(), lab.benchCommand(), lab.tortureCommand(),
+		lab.workerCommand(), a.versionCommand(),
+	)
 }
 
 // group completes a command that only holds others.
@@ -140,4 +151,108 @@ func (a *app) show(asJSON bool, v any, table func(w io.Writer)) error {
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	table(w)
 	return w.Flush()
+}
+
+// buildVersion describes the build.
+type buildVersion struct {
+	Module   string `json:"module"`
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Time     string `json:"time,omitempty"` // of the commit
+	Modified bool   `json:"modified"`       // the source had changes not committed
+	Go       string `json:"go"`
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version, the commit and the Go release that built this program",
+		Example: "  holdfast version --json",
+		Args:    cobra.NoArgs,
+	}
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		info, ok := debug.ReadBuildInfo()
+		if !ok {
+			return errors.New("version: this program was built without module information")
+		}
+		v := versionOf(info)
+		return a.show(*asJSON, v, func(w io.Writer) {
+			fmt.Fprintf(w, "holdfast %s\n", v.Version)
+			if v.Commit != "" {
+				changed := ""
+				if v.Modified {
+					changed = " with changes"
+				}
+				fmt.Fprintf(w, "commit   %s%s (%s)\n", v.Commit, changed, v.Time)
+			}
+			fmt.Fprintf(w, "go       %s\n", v.Go)
+		})
+	}
+	return cmd
+}
+
+func versionOf(info *debug.BuildInfo) buildVersion {
+	v := buildVersion{Module: info.Main.Path, Version: info.Main.Version, Go: info.GoVersion}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			v.Commit = s.Value
+		case "vcs.time":
+			v.Time = s.Value
+		case "vcs.modified":
+			v.Modified = s.Value == "true"
+		}
+	}
+	return v
+}
+
+// databaseVar names the environment variable with the URL of the outbox's database.
+const databaseVar = "HOLDFAST_OUTBOX"
+
+// The endpoint appends these to its name for the queue of its outbox, and for the inbox with the
+// ids of handled messages.
+const (
+	outboxSuffix = ".outbox"
+	inboxSuffix  = ".handled"
+)
+
+// databaseFlag adds the flag of that name with the URL of the outbox's database.
+func (a *app) databaseFlag(cmd *cobra.Command, name, usage string) {
+	cmd.Flags().StringVar(&a.database, name, "", usage+"; $"+databaseVar+" unless set")
+}
+
+// databaseURL is what the flag or the environment say.
+func (a *app) databaseURL() string { return cmp.Or(a.database, a.getenv(databaseVar)) }
+
+// outbox returns the database of the outbox, or nil where the user named none.
+func (a *app) outbox() (*target, error) {
+	raw := a.databaseURL()
+	if raw == "" {
+		return nil, nil //nolint:nilnil // no outbox is no error
+	}
+	t, err := parseTransport(raw)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("outbox: %w", err)}
+	}
+	if !t.isDatabase {
+		return nil, usagef("outbox: %s is no database that handlers write to: use PostgreSQL, SQLite or SQL Server", t.name)
+	}
+	return &t, nil
+}
+
+// body prints the body of a message.
+func (a *app) body(b []byte) {
+	text := string(b)
+	if !utf8.Valid(b) || strings.ContainsRune(text, 0) {
+		text = hex.Dump(b)
+	}
+	a.section(fmt.Sprintf("body, %d bytes", len(b)), text)
+}
+
+// section prints a text below its title, unless there is none.
+func (a *app) section(title, text string) {
+	if text = strings.TrimRight(printable(a.secretless(text)), "\n"); text != "" {
+		fmt.Fprintf(a.out, "\n%s:\n  %s\n", printable(title), strings.ReplaceAll(text, "\n", "\n  "))
+	}
 }

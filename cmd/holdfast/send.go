@@ -49,7 +49,10 @@ type sending struct {
 	sent   int
 }
 
-func (a *app) sendCommand() *cobra.Command {
+// sendCommands are the command that sends messages.
+type sendCommands struct{ *app }
+
+func (a *sendCommands) sendCommand() *cobra.Command {
 	var s sending
 	cmd := &cobra.Command{
 		Use:     "send --to QUEUE --type NAME",
@@ -72,7 +75,7 @@ func (a *app) sendCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) send(ctx context.Context, s *sending) error {
+func (a *sendCommands) send(ctx context.Context, s *sending) error {
 	if err := s.check(); err != nil {
 		return err
 	}
@@ -91,7 +94,7 @@ func (a *app) send(ctx context.Context, s *sending) error {
 }
 
 // sendInput sends the messages of the file.
-func (a *app) sendInput(ctx context.Context, s *sending) (err error) {
+func (a *sendCommands) sendInput(ctx context.Context, s *sending) (err error) {
 	var in io.ReadCloser
 	if s.file == "-" {
 		in = interruptible(ctx, a.in)
@@ -107,7 +110,7 @@ func (a *app) sendInput(ctx context.Context, s *sending) (err error) {
 		}
 		endpoint, s.driver = s.to, t.driver
 	}
-	return with(ctx, a, endpoint, "send", func(conn transport.Conn) error {
+	return with(ctx, a.app, endpoint, "send", func(conn transport.Conn) error {
 		if most := conn.Limits().MaxDelay; s.after > most {
 			return fmt.Errorf("--after %v: the transport delays by %v at most", s.after, most)
 		}

@@ -17,14 +17,17 @@ on which they have not been tested.
 The user of the endpoints then needs USAGE on the schema, and SELECT, INSERT, UPDATE and DELETE on its tables. Their
 Config.Install may stay off.`
 
-func (a *app) sqlCommand() *cobra.Command {
+// sqlCommands are the commands that print SQL.
+type sqlCommands struct{ *app }
+
+func (a *sqlCommands) sqlCommand() *cobra.Command {
 	return a.group(&cobra.Command{
 		Use:   "sql",
 		Short: "Print the SQL that creates queues on PostgreSQL and SQL Server",
 	}, a.sqlScriptCommand())
 }
 
-func (a *app) sqlScriptCommand() *cobra.Command {
+func (a *sqlCommands) sqlScriptCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "script [QUEUE]...",
 		Short: "Print the SQL that creates queues, or brings them up to date",
@@ -71,7 +74,7 @@ type scripted interface {
 	Script(plan transport.Plan) (string, error)
 }
 
-func (a *app) sqlScript(plan transport.Plan, adopt bool) error {
+func (a *sqlCommands) sqlScript(plan transport.Plan, adopt bool) error {
 	var made scripted = &postgres.Transport{Adopt: adopt}
 	if a.transportURL() != "" {
 		t, err := a.target()

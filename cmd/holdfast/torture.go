@@ -55,7 +55,7 @@ type torturing struct {
 	verbose      bool
 }
 
-func (a *app) tortureCommand() *cobra.Command {
+func (a *labCommands) tortureCommand() *cobra.Command {
 	var o torturing
 	cmd := &cobra.Command{
 		Use:     "torture",
@@ -85,7 +85,7 @@ func (a *app) tortureCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) torture(ctx context.Context, o *torturing) error {
+func (a *labCommands) torture(ctx context.Context, o *torturing) error {
 	t, err := a.prepareTorture(o)
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func (a *app) torture(ctx context.Context, o *torturing) error {
 }
 
 // prepareTorture completes the options for the transport.
-func (a *app) prepareTorture(o *torturing) (target, error) {
+func (a *labCommands) prepareTorture(o *torturing) (target, error) {
 	t, err := a.target()
 	if err != nil {
 		return t, err
@@ -180,7 +180,7 @@ func subject(t target, outbox *target, lease time.Duration) torture.Subject {
 const workerName = "torture-worker"
 
 // workerCommand is the command of the workers of torture.
-func (a *app) workerCommand() *cobra.Command {
+func (a *labCommands) workerCommand() *cobra.Command {
 	var lease time.Duration
 	cmd := &cobra.Command{
 		Use:    workerName,
@@ -203,7 +203,7 @@ func (a *app) workerCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) printTorture(r *torture.Report, asJSON bool) error {
+func (a *labCommands) printTorture(r *torture.Report, asJSON bool) error {
 	return a.show(asJSON, r, func(w io.Writer) {
 		row := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
 		row("sent", "%d", r.Sent)

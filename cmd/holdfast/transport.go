@@ -81,7 +81,9 @@ var rabbitDriver = driver{
 }
 
 // as returns parse for the table.
-func as[T transport.Transport](parse func(rawURL string) (T, error)) func(rawURL string) (transport.Transport, error) {
+func as[T transport.Transport](
+	parse func(rawURL string) (T, error),
+) func(rawURL string) (transport.Transport, error) {
 	return func(rawURL string) (transport.Transport, error) { return parse(rawURL) }
 }
 
@@ -123,7 +125,9 @@ func with[T any](ctx context.Context, a *app, endpoint, that string, f func(T) e
 }
 
 // withTarget is with for a transport that the caller has asked for.
-func withTarget[T any](ctx context.Context, a *app, t target, endpoint, that string, f func(T) error) (err error) {
+func withTarget[T any](
+	ctx context.Context, a *app, t target, endpoint, that string, f func(T) error,
+) (err error) {
 	if t.scheme == "memory" {
 		return usagef("memory: lives in one process only: use it with demo and bench")
 	}
