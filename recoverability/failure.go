@@ -104,3 +104,10 @@ func (f Failure) OfType(name string) bool {
 	}
 	return f.Type == name
 }
+
+// Mendable reports whether another attempt may succeed: the error is not unrecoverable, and no rule
+// has an Action for it.
+func (f Failure) Mendable() bool {
+	_, rule := f.Config.ruled(f)
+	return rule.Action == nil && !f.Unrecoverable()
+}

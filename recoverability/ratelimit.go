@@ -1,6 +1,8 @@
 package recoverability
 
-import "time"
+import (
+	"time"
+)
 
 // Defaults of [RateLimit].
 const (
@@ -67,11 +69,4 @@ func (r RateLimit) validate(bad func(format string, args ...any)) {
 	if r.Scope < ByEndpoint || r.Scope > ByType {
 		bad("RateLimit.Scope is %d: use ByEndpoint or ByType", r.Scope)
 	}
-}
-
-// Mendable reports whether another attempt may succeed: the error is not unrecoverable, and no rule
-// has an Action for it.
-func (f Failure) Mendable() bool {
-	_, rule := f.Config.ruled(f)
-	return rule.Action == nil && !f.Unrecoverable()
 }

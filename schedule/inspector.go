@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/envelope"
 	"github.com/holdfast-go/holdfast/internal/jsonmembers"
@@ -39,16 +38,6 @@ func Inspect(conn transport.Conn, endpoint string) (*Inspector, error) {
 		return nil, fmt.Errorf("schedule: %w", err)
 	}
 	return &Inspector{endpoint, db, defaultKeep}, nil
-}
-
-// Inspector returns an inspector of the schedules and jobs of ep, which the scheduler belongs to.
-// It fails while ep is not running, also before Run: see [endpoint.Endpoint.WaitReady].
-func (s *Scheduler) Inspector(ep *endpoint.Endpoint) (*Inspector, error) {
-	db, err := ep.Database()
-	if err != nil {
-		return nil, fmt.Errorf("schedule: %w", err)
-	}
-	return &Inspector{db.Endpoint, db, s.keep}, nil
 }
 
 // Snapshot is the state of the schedules and of the jobs that have not ended.

@@ -102,17 +102,6 @@ func (r *reporter) run(ctx context.Context, e *endpoint.Endpoint) {
 	}
 }
 
-// ownQueue returns a queue of the Config that is another form of the address of the endpoint's own
-// queue.
-func (s *sender) ownQueue() (queue string, ok bool) {
-	for _, queue := range []string{s.HeartbeatQueue, s.CheckQueue, s.MetricsQueue} {
-		if queue != "" && addressOf(s.conn, queue) == s.address {
-			return queue, true
-		}
-	}
-	return "", false
-}
-
 // open connects, until that succeeds or ctx ends.
 func (r *reporter) open(ctx context.Context) (transport.Conn, error) {
 	failures := r.failures("connection")

@@ -1,14 +1,19 @@
 package servicecontrol
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
+	"os"
+	"strconv"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -83,4 +88,117 @@ func newGUID() string {
 	u[6] = u[6]&0x0f | 0x40
 	u[8] = u[8]&0x3f | 0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// ownQueue returns a queue of the Config that is another form of the address of the endpoint's own
+// queue.
+func (s *sender) ownQueue() (queue string, ok bool) {
+	for _, queue := range []string{s.HeartbeatQueue, s.CheckQueue, s.MetricsQueue} {
+		if queue != "" && addressOf(s.conn, queue) == s.address {
+			return queue, true
+		}
+	}
+	return "", false
+}
+
+// host names the instance of the endpoint, as the headers of its failed and audited messages do.
+type host struct {
+	id      string // 32 hexadecimal digits, as in headers
+	name    string
+	machine string
+}
+
+func newHost(h endpoint.Host) host {
+	machine, _ := os.Hostname() // "" after an error
+	return host{id: h.ID, name: h.Name, machine: cmp.Or(machine, "unknown")}
+}
+
+// guid returns the id as JSON bodies need it, with hyphens.
+func (h host) guid() string {
+	return h.id[:8] + "-" + h.id[8:12] + "-" + h.id[12:16] + "-" + h.id[16:20] + "-" + h.id[20:]
+}
+
+// properties describe the process. ServiceControl stores them and shows none.
+func (h host) properties() map[string]string {
+	program, _ := os.Executable() // "" after an error
+	return map[string]string{
+		"Machine": h.machine, "ProcessID": strconv.Itoa(os.Getpid()), "PathToExecutable": program,
+		"UserName": cmp.Or(os.Getenv("USER"), os.Getenv("USERNAME")),
+	}
+}
+
+// addressOf returns the address of a queue for other programs.
+func addressOf(conn transport.Conn, queue string) string {
+	if a, ok := conn.(transport.Addresser); ok {
+		return a.Address(queue)
+	}
+	return queue
+}
+
+// The types of the messages about an instance, which ServiceControl compares as texts.
+const (
+	startupType   = "ServiceControl.Plugin.Heartbeat.Messages.RegisterEndpointStartup"
+	heartbeatType = "ServiceControl.Plugin.Heartbeat.Messages.EndpointHeartbeat"
+)
+
+// startup makes an instance known to ServiceControl.
+type startup struct {
+	HostID          string `json:"HostId"`
+	Endpoint        string
+	StartedAt       instant
+	HostProperties  map[string]string
+	HostDisplayName string
+	Host            string
+}
+
+// heartbeat reports that an instance is alive.
+type heartbeat struct {
+	ExecutedAt   instant
+	EndpointName string
+	HostID       string `json:"HostId"`
+	Host         string
+}
+
+// registerAgain is the pause before the second and last attempt to register. The first heartbeat
+// that arrives makes the instance known too.
+const registerAgain = time.Minute
+
+func (s *sender) register(ctx context.Context, startedAt time.Time) {
+	m := startup{
+		HostID: s.host.guid(), Endpoint: s.endpoint, StartedAt: instant(startedAt), HostProperties: s.host.properties(),
+		HostDisplayName: s.host.name, Host: s.host.name,
+	}
+	failures := s.failures("registration", slog.String("queue", s.HeartbeatQueue))
+	send := func() error {
+		err := s.sendJSON(ctx, s.HeartbeatQueue, lifetime(s.HeartbeatInterval), s.command(), startupType, m)
+		if err != nil {
+			failures.add(ctx, err)
+		}
+		return err
+	}
+	if send() != nil && sleep(ctx, registerAgain) == nil && send() == nil {
+		failures.ended(ctx)
+	}
+}
+
+func (s *sender) heartbeats(ctx context.Context) {
+	failures := s.failures("heartbeat", slog.String("queue", s.HeartbeatQueue))
+	ticker := time.NewTicker(s.HeartbeatInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		m := heartbeat{
+			ExecutedAt: instant(time.Now()), EndpointName: s.endpoint, HostID: s.host.guid(), Host: s.host.name,
+		}
+		err := s.sendJSON(ctx, s.HeartbeatQueue, lifetime(s.HeartbeatInterval), s.command(), heartbeatType, m)
+		if err != nil {
+			failures.add(ctx, err)
+			continue
+		}
+		failures.ended(ctx)
+	}
 }

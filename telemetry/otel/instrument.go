@@ -3,6 +3,7 @@ package otel
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -125,4 +126,22 @@ func systemOf(t transport.Transport) string {
 	}
 	pkg, _, _ := strings.Cut(strings.TrimPrefix(fmt.Sprintf("%T", t), "*"), ".")
 	return pkg
+}
+
+// observe registers the gauges of queues, which observe nothing while no connection of t is open.
+func (in *instrumentation) observe(
+	t transport.Transport, l *labels, queues ...string,
+) transport.Transport {
+	g := &queueGauges{queues: queues, labels: l}
+	meter := in.metrics.meter
+	var errs [3]error
+	g.messages, errs[0] = meter.Int64ObservableGauge("holdfast.queue.messages",
+		metric.WithUnit("{message}"), metric.WithDescription("Messages in a queue."))
+	g.oldest, errs[1] = meter.Float64ObservableGauge("holdfast.queue.oldest_age",
+		metric.WithUnit("s"), metric.WithDescription("Age of the oldest message that waits to be received; 0 if none does."))
+	_, errs[2] = meter.RegisterCallback(g.collect, g.messages, g.oldest)
+	if err := errors.Join(errs[:]...); err != nil {
+		api.Handle(err)
+	}
+	return observed{t, g}
 }

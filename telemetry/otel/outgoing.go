@@ -2,21 +2,29 @@ package otel
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
+	api "go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
 // outgoing makes a span for each sent message, and writes its context into the headers.
-func (in *instrumentation) outgoing(next pipeline.Func[*pipeline.Outgoing]) pipeline.Func[*pipeline.Outgoing] {
+func (in *instrumentation) outgoing(
+	next pipeline.Func[*pipeline.Outgoing],
+) pipeline.Func[*pipeline.Outgoing] {
 	return func(ctx context.Context, out *pipeline.Outgoing) (err error) {
 		operation := strings.ToLower(out.Intent)
 		name := strings.TrimSpace(operation + " " + destination(out.Intent, out.Queue, out.Types))
@@ -75,7 +83,9 @@ func destination(intent, queue string, types []string) string {
 }
 
 // dispatch measures the dispatch of messages and the completion of the handled one.
-func (in *instrumentation) dispatch(next pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispatch] {
+func (in *instrumentation) dispatch(
+	next pipeline.Func[*pipeline.Dispatch],
+) pipeline.Func[*pipeline.Dispatch] {
 	return func(ctx context.Context, d *pipeline.Dispatch) (err error) {
 		a := attemptOf(d.Incoming)
 		if a != nil {
@@ -147,4 +157,90 @@ func end(span trace.Span, err error) {
 		span.SetStatus(codes.Error, errorText(err))
 	}
 	span.End()
+}
+
+// startNewTrace is the header by which a sender, also one of NServiceBus, asks the receiver to
+// begin a new trace with a link to the sender's.
+const (
+	startNewTrace = header.StartNewTrace
+	yes           = "True"
+)
+
+// carrier adapts headers to a propagator.
+type carrier struct{ *header.Map }
+
+var _ propagation.TextMapCarrier = carrier{}
+
+func (c carrier) Keys() []string {
+	keys := make([]string, 0, c.Len())
+	for name := range c.All() {
+		keys = append(keys, name)
+	}
+	return keys
+}
+
+// parent returns ctx with the trace of a message, or a link to that trace if the message begins a
+// new one: processing that happens hours later, or at many subscribers, is not part of the original
+// request and is sampled separately.
+func (in *instrumentation) parent(
+	ctx context.Context, h header.Map,
+) (context.Context, []trace.SpanStartOption) {
+	ctx = in.propagator.Extract(ctx, carrier{&h})
+	if h.Get(startNewTrace) != yes && fault.DelayedRetries(h) == 0 {
+		return ctx, nil
+	}
+	opts := []trace.SpanStartOption{trace.WithNewRoot()}
+	if from := trace.SpanContextFromContext(ctx); from.IsValid() {
+		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: from}))
+	}
+	return ctx, opts
+}
+
+// relay makes a span for each dispatch of messages of the outbox. It links to the spans in which
+// they were sent, whose traces may have ended long before.
+func (in *instrumentation) relay(
+	next pipeline.Func[*pipeline.Relay],
+) pipeline.Func[*pipeline.Relay] {
+	return func(ctx context.Context, r *pipeline.Relay) (err error) {
+		ctx, span := in.startSending(ctx, operationRelay, semconv.MessagingOperationTypeSend, operationRelay, r.Operations)
+		began := time.Now()
+		err = errPanicked
+		defer func() {
+			of := label{operation: operationRelay, errorType: errorType(err)}
+			in.metrics.requests.Record(ctx, time.Since(began).Seconds(), in.metrics.labels.of(of).record...)
+			end(span, err)
+		}()
+		return next(ctx, r)
+	}
+}
+
+// observeOutbox observes the counts of the endpoint's outbox while it runs.
+func (in *instrumentation) observeOutbox(ctx context.Context, e *endpoint.Endpoint) {
+	meter := in.metrics.meter
+	var errs [4]error
+	counter := func(i int, name, text string) (c metric.Int64ObservableCounter) {
+		c, errs[i] = meter.Int64ObservableCounter(name, metric.WithUnit("{message}"), metric.WithDescription(text))
+		return c
+	}
+	sent := counter(0, "holdfast.outbox.sent", "Messages that were sent from the outbox.")
+	refused := counter(1, "holdfast.outbox.refused", "Messages of the outbox that the broker refused and that moved to the error queue.")
+	duplicates := counter(2, "holdfast.inbox.duplicates", "Received messages that were handled before.")
+	labels := metric.WithAttributeSet(in.metrics.labels.set())
+	var registered metric.Registration
+	registered, errs[3] = meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		if h := e.Health().Outbox; h != nil {
+			o.ObserveInt64(sent, h.Sent, labels)
+			o.ObserveInt64(refused, h.Refused, labels)
+			o.ObserveInt64(duplicates, h.Duplicates, labels)
+		}
+		return nil
+	}, sent, refused, duplicates)
+	if err := errors.Join(errs[:]...); err != nil {
+		api.Handle(err)
+		return
+	}
+	<-ctx.Done()
+	if err := registered.Unregister(); err != nil {
+		api.Handle(err)
+	}
 }

@@ -45,7 +45,9 @@ type observer struct {
 }
 
 // Begin implements [resilience.Observer].
-func (o *observer) Begin(ctx context.Context, p resilience.Policy) (context.Context, resilience.Observation) {
+func (o *observer) Begin(
+	ctx context.Context, p resilience.Policy,
+) (context.Context, resilience.Observation) {
 	policy := keyPolicy.String(p.Name)
 	ctx, span := o.tracer.Start(ctx, "resilience "+p.Name, trace.WithAttributes(policy))
 	return ctx, &observation{o, ctx, span, policy, time.Now()}

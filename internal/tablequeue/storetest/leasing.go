@@ -73,14 +73,6 @@ func claimTells(w *world) {
 	w.near("a leased row", 20*time.Minute)
 }
 
-// near fails unless the next row is due about then.
-func (w *world) near(what string, want time.Duration) {
-	w.Helper()
-	if _, next := w.claim(tablequeue.Claim{Limit: 1, Lease: 1, For: long}); next > want || next < want-time.Minute {
-		w.Errorf("%s: next in %v, want %v", what, next, want)
-	}
-}
-
 func claimAgain(w *world) {
 	w.send("in", "1")
 	ctx, cancel := context.WithTimeout(w.Context(), patience)

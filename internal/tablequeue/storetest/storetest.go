@@ -197,3 +197,11 @@ func (w *world) ids(rows []tablequeue.Claimed, want ...string) {
 func leaseOf(r tablequeue.Claimed, id int64) tablequeue.Lease {
 	return tablequeue.Lease{Seq: r.Seq, ID: id}
 }
+
+// near fails unless the next row is due about then.
+func (w *world) near(what string, want time.Duration) {
+	w.Helper()
+	if _, next := w.claim(tablequeue.Claim{Limit: 1, Lease: 1, For: long}); next > want || next < want-time.Minute {
+		w.Errorf("%s: next in %v, want %v", what, next, want)
+	}
+}

@@ -1,7 +1,6 @@
 package torture
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -38,19 +37,6 @@ type records struct {
 
 // errTable says that the rows of the handlers cannot be read, perhaps only now.
 var errTable = errors.New("the rows of the handlers cannot be read")
-
-// records returns the journals of the workers. Where handlers write rows, these replace the ends of
-// handlers.
-func (r *run) records(ctx context.Context) (records, error) {
-	got, err := readJournals(r.Folder)
-	if err != nil || r.Mode == ReceiveOnly {
-		return got, err
-	}
-	if got.done, err = r.opts.Table.Counts(ctx, r.table()); err != nil {
-		err = fmt.Errorf("%w: %w", errTable, err)
-	}
-	return got, err
-}
 
 func readJournals(folder string) (records, error) {
 	r := records{started: map[int]int{}, done: map[int]int{}}

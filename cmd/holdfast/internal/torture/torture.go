@@ -190,3 +190,16 @@ func (r *run) cleanUp(ctx context.Context, report *Report, failed error) error {
 func (r *run) progress(format string, args ...any) {
 	fmt.Fprintf(r.opts.Progress, "%6.1fs  %s\n", time.Since(r.start).Seconds(), fmt.Sprintf(format, args...))
 }
+
+// records returns the journals of the workers. Where handlers write rows, these replace the ends of
+// handlers.
+func (r *run) records(ctx context.Context) (records, error) {
+	got, err := readJournals(r.Folder)
+	if err != nil || r.Mode == ReceiveOnly {
+		return got, err
+	}
+	if got.done, err = r.opts.Table.Counts(ctx, r.table()); err != nil {
+		err = fmt.Errorf("%w: %w", errTable, err)
+	}
+	return got, err
+}
