@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -17,7 +16,7 @@ import (
 // so each is fetched and stays unacknowledged at the broker, hidden from other receivers, until the
 // cursor is closed. The cursor itself keeps only the messages of the last Next.
 type cursor struct {
-	conn   *conn
+	by     *browser
 	queue  string
 	link   *brokerConn
 	ch     *amqp.Channel // in transaction mode, in which the broker confirms acknowledgements
@@ -29,6 +28,12 @@ type cursor struct {
 	seen   map[*transport.Message]*amqp.Delivery
 }
 
+// browser is the part of a conn with which tools list messages.
+type browser struct {
+	*core
+	sending *sending
+}
+
 // Browse implements [transport.Browser]. While the cursor is open, the messages that it has read
 // are hidden from other receivers. Before RabbitMQ 4.3 reading a message of a quorum queue counts
 // as a delivery; one that has been read ten times is replaced by a copy at the end of the queue,
@@ -36,27 +41,27 @@ type cursor struct {
 // connection, and its time to live begins again. With [Transport].Management the delivery limit of
 // the queue is read, and messages are replaced before they reach it. Browse fails with
 // [transport.ErrDeliveryLimit] if the limit permits no return at all.
-func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
-	found, err := c.lookAt(ctx, queue)
+func (br *browser) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
+	found, err := br.lookAt(ctx, queue)
 	if err != nil {
 		return nil, err
 	}
-	looks, err := c.looks(ctx, queue)
+	looks, err := br.looks(ctx, queue)
 	if err != nil {
 		return nil, err
 	}
-	cur := &cursor{conn: c, queue: queue, looks: looks, left: found.Messages, done: make(chan struct{})}
-	if cur.link, err = c.dial(ctx, "browsing"); err != nil {
+	cur := &cursor{by: br, queue: queue, looks: looks, left: found.Messages, done: make(chan struct{})}
+	if cur.link, err = br.dial(ctx, "browsing"); err != nil {
 		return nil, err
 	}
 	watch := func() {
 		select {
 		case <-cur.done:
-		case <-c.ctx.Done():
+		case <-br.ctx.Done():
 		}
 		cur.link.close()
 	}
-	if !c.tasks.Go(watch) {
+	if !br.tasks.Go(watch) {
 		cur.link.close()
 		return nil, transport.ErrClosed
 	}
@@ -75,7 +80,7 @@ func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 
 // do runs a request to the broker. The end of ctx closes the connection.
 func (cur *cursor) do(ctx context.Context, f func() error) error {
-	if cur.conn.ctx.Err() != nil {
+	if cur.by.ctx.Err() != nil {
 		return transport.ErrClosed
 	}
 	err := abortable(ctx, cur.link.close, f)
@@ -138,14 +143,16 @@ func (cur *cursor) get(ctx context.Context) (*amqp.Delivery, error) {
 // Take implements [transport.Cursor]: the operations are confirmed before the message is
 // acknowledged. One transaction over both could lose what it publishes, when its channel is lost
 // before a quorum queue has it.
-func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transport.Operation) error {
+func (cur *cursor) Take(
+	ctx context.Context, m *transport.Message, ops []transport.Operation,
+) error {
 	if cur.seen[m] == nil {
 		return fmt.Errorf("rabbitmq: take a message of %q: %w", cur.queue, transport.ErrNotFound)
 	}
 	if err := cur.look(ctx, ops); err != nil {
 		return err
 	}
-	if _, err := cur.conn.Dispatch(ctx, ops); err != nil {
+	if _, err := cur.by.sending.Dispatch(ctx, ops); err != nil {
 		return err
 	}
 	return cur.acknowledge(ctx, m)
@@ -175,7 +182,7 @@ func (cur *cursor) look(ctx context.Context, ops []transport.Operation) error {
 	for i := range ops {
 		err := errNoPublish
 		if ops[i].Queue != "" {
-			_, err = cur.conn.lookAt(ctx, ops[i].Queue)
+			_, err = cur.by.lookAt(ctx, ops[i].Queue)
 		}
 		if err != nil {
 			failed = append(failed, transport.OpError{Index: i, Err: err})
@@ -230,15 +237,15 @@ func (cur *cursor) requeue(ctx context.Context) error {
 const maxLooks = 10
 
 // looks returns the delivery count from which a message of a queue is replaced by a copy.
-func (c *conn) looks(ctx context.Context, queue string) (int64, error) {
-	if c.management == nil || c.version.atLeast(release43) { // reading does not count
+func (br *browser) looks(ctx context.Context, queue string) (int64, error) {
+	if br.management == nil || br.version.atLeast(release43) { // reading does not count
 		return maxLooks, nil
 	}
-	q, err := c.management.queue(ctx, queue)
+	q, err := br.management.queue(ctx, queue)
 	if err != nil {
 		return 0, err
 	}
-	looks, err := looksWithin(q, c.version)
+	looks, err := looksWithin(q, br.version)
 	return looks, wrap(err, "browse queue %q", queue)
 }
 
@@ -264,7 +271,7 @@ func (cur *cursor) renew(ctx context.Context, m *transport.Message) (bool, error
 	if !d.Redelivered || count < cur.looks {
 		return false, nil
 	}
-	if err := cur.conn.republish(ctx, cur.queue, d); err != nil {
+	if err := cur.by.sending.republish(ctx, cur.queue, d); err != nil {
 		if cur.looks < maxLooks {
 			return false, fmt.Errorf("rabbitmq: browse queue %q: %w: message %q has returned %d times, and no copy replaces it: %w",
 				cur.queue, transport.ErrDeliveryLimit, m.ID, count, err)
@@ -273,38 +280,4 @@ func (cur *cursor) renew(ctx context.Context, m *transport.Message) (bool, error
 	}
 	cur.copies++
 	return true, cur.acknowledge(ctx, m)
-}
-
-// republish puts a copy of a message at the end of a queue.
-func (c *conn) republish(ctx context.Context, queue string, d *amqp.Delivery) error {
-	b, err := c.newBatch(ctx)
-	if err != nil {
-		return err
-	}
-	defer b.release()
-	if err := b.send(ctx, 0, route{"", queue, true}, copyOf(d, b.to.user)); err != nil {
-		return err
-	}
-	return b.answer(ctx, b.flight[0])
-}
-
-// copyOf returns a message as it was received, with the broker's headers about its delay and its
-// dead-lettering. Its delivery count begins again, it is routed to one queue only, and has no other
-// user than that of the connection.
-func copyOf(d *amqp.Delivery, user string) *amqp.Publishing {
-	table := maps.Clone(d.Headers)
-	maps.DeleteFunc(table, func(name string, _ any) bool {
-		return name == deliveryCount || name == acquiredCount || routes(name)
-	})
-	msg := &amqp.Publishing{
-		Headers: table, Body: d.Body,
-		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding,
-		DeliveryMode: d.DeliveryMode, Priority: d.Priority, Expiration: d.Expiration,
-		CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, MessageId: d.MessageId,
-		Timestamp: d.Timestamp, Type: d.Type, AppId: d.AppId,
-	}
-	if d.UserId == user {
-		msg.UserId = user
-	}
-	return msg
 }

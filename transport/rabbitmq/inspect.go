@@ -3,6 +3,8 @@ package rabbitmq
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -11,16 +13,21 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
+// inspector is the part of a conn that counts messages, and removes them.
+type inspector struct{ *core }
+
 // Inspect implements [transport.Inspector]. AMQP cannot list queues, and has no number of unsettled
 // messages.
-func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.QueueStats, error) {
+func (in *inspector) Inspect(
+	ctx context.Context, queues ...string,
+) ([]transport.QueueStats, error) {
 	stats := make([]transport.QueueStats, 0, len(queues))
 	for _, name := range queues {
 		if isDirectReply(name) { // replies are lost when the caller is gone, and are no failure of the message
 			stats = append(stats, transport.QueueStats{Name: name, Unsettled: -1, Delayed: -1})
 			continue
 		}
-		q, err := c.lookAt(ctx, name)
+		q, err := in.lookAt(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -31,12 +38,12 @@ func (c *conn) Inspect(ctx context.Context, queues ...string) ([]transport.Queue
 
 // Purge implements [transport.Purger]. The user needs the right to read the queue. If the
 // connection ends before the answer, the number leaves out the messages that were removed before.
-func (c *conn) Purge(ctx context.Context, queue string) (int64, error) {
-	if _, err := c.lookAt(ctx, queue); err != nil {
+func (in *inspector) Purge(ctx context.Context, queue string) (int64, error) {
+	if _, err := in.lookAt(ctx, queue); err != nil {
 		return 0, err
 	}
 	purged := make(chan int, 1) // the request may outlast ctx
-	err := c.onChannel(ctx, func(ch *amqp.Channel) error {
+	err := in.onChannel(ctx, func(ch *amqp.Channel) error {
 		n, err := ch.QueuePurge(queue, false)
 		if err == nil {
 			purged <- n
@@ -70,7 +77,9 @@ func (c *channels) lookAt(ctx context.Context, name string) (amqp.Queue, error) 
 // messages of a level are not due there yet. Messages that are being dead-lettered, such as those
 // that a full queue refuses, are counted as unsettled: only the management API has their number,
 // and without [Transport].Management it is -1. The API's numbers are some seconds old.
-func InspectDelays(ctx context.Context, conn transport.Conn, queues ...string) ([]transport.QueueStats, error) {
+func InspectDelays(
+	ctx context.Context, conn transport.Conn, queues ...string,
+) ([]transport.QueueStats, error) {
 	c, err := own(conn)
 	if err != nil {
 		return nil, err
@@ -99,13 +108,13 @@ func InspectDelays(ctx context.Context, conn transport.Conn, queues ...string) (
 	return stats, nil
 }
 
-func (c *conn) inspectDelay(ctx context.Context, name string) (transport.QueueStats, error) {
-	q, err := c.lookAt(ctx, name)
+func (in *inspector) inspectDelay(ctx context.Context, name string) (transport.QueueStats, error) {
+	q, err := in.lookAt(ctx, name)
 	s := transport.QueueStats{Name: name, Ready: int64(q.Messages), Unsettled: -1, Delayed: -1}
-	if err != nil || c.management == nil {
+	if err != nil || in.management == nil {
 		return s, err
 	}
-	managed, err := c.management.queue(ctx, name)
+	managed, err := in.management.queue(ctx, name)
 	if err == nil && managed.Messages != nil && managed.Ready != nil {
 		s.Unsettled = *managed.Messages - *managed.Ready
 	}
@@ -121,4 +130,55 @@ func DelayedTo(m *transport.Message) string {
 		return queue
 	}
 	return ""
+}
+
+// Satellites implements [transport.Satellites]: it returns the dead-letter queue if that exists.
+// Without a delivery limit it may exist too: for queues that were created with one.
+func (in *inspector) Satellites(ctx context.Context) ([]transport.Satellite, error) {
+	if in.deadLetters.queue == "" {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	_, err := in.lookAt(ctx, in.deadLetters.queue)
+	if err == nil {
+		return []transport.Satellite{{Queue: in.deadLetters.queue, Concurrency: deadLettersAtOnce, Accepts: true, Handle: deadLettered}}, nil
+	}
+	if !errors.Is(err, transport.ErrNoQueue) {
+		return nil, err
+	}
+	if in.deadLetters.wanted() && in.queueType == Quorum && in.version.atLeast(release40) {
+		in.log.WarnContext(ctx, "the dead-letter queue does not exist, and this broker drops a message after 20 returns, "+
+			"unless a policy says otherwise: create it with Install", "queue", in.deadLetters.queue)
+	}
+	return nil, nil
+}
+
+// deadLettered returns why the broker has dead-lettered a message. An expired one is dropped, as
+// its sender asked.
+func deadLettered(_ context.Context, m *transport.Message) ([]transport.Operation, error) {
+	// Without a readable entry the reason is unknown, and the message is moved to the error queue
+	// all the same.
+	d := lastDeath(m)
+	if d.Reason == expiredReason {
+		return nil, nil
+	}
+	return nil, &transport.DeadLetteredError{Queue: d.Queue, Reason: d.Reason, Count: d.Count}
+}
+
+// death is an entry of the header x-death.
+type death struct {
+	Queue, Reason string
+	Count         int
+	Keys          []string `json:"routing-keys"`
+}
+
+// lastDeath returns the latest entry, which is the first. Earlier ones are of the queues of delays.
+func lastDeath(m *transport.Message) death {
+	var deaths []death
+	_ = json.Unmarshal([]byte(m.Native["x-death"]), &deaths) // what cannot be read stays empty
+	if len(deaths) == 0 {
+		return death{}
+	}
+	return deaths[0]
 }

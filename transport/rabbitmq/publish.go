@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -15,12 +16,21 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
+// sending is the part of a conn that sends.
+type sending struct {
+	*core
+	exchanges *exchanges
+	delays    *delayQueues
+}
+
 // Dispatch publishes all operations, then waits for the broker's answers.
-func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
+func (s *sending) Dispatch(
+	ctx context.Context, ops []transport.Operation,
+) ([]transport.Receipt, error) {
 	if len(ops) == 0 {
 		return nil, nil
 	}
-	b, err := c.newBatch(ctx)
+	b, err := s.newBatch(ctx)
 	if err != nil {
 		return nil, transport.FailAll(len(ops), unsent(err))
 	}
@@ -49,7 +59,7 @@ func unsent(err error) error {
 
 // batch is a Dispatch in progress.
 type batch struct {
-	conn   *conn
+	by     *sending
 	to     *publisher
 	sender *sender
 	others []*sender // of trials
@@ -67,16 +77,16 @@ type batch struct {
 }
 
 // newBatch returns an empty batch on the open channel. The caller releases its sender.
-func (c *conn) newBatch(ctx context.Context) (batch, error) {
-	p, err := c.publishing.await(ctx)
+func (s *sending) newBatch(ctx context.Context) (batch, error) {
+	p, err := s.publishing.await(ctx)
 	if err != nil {
 		return batch{}, err
 	}
-	s, err := p.sender(ctx)
+	out, err := p.sender(ctx)
 	if err != nil {
 		return batch{}, err
 	}
-	return batch{conn: c, to: p, sender: s}, nil
+	return batch{by: s, to: p, sender: out}, nil
 }
 
 // publishAll publishes the operations. Those for destinations whose answers are late come last,
@@ -106,7 +116,7 @@ func (b *batch) publish(ctx context.Context, i int) error {
 	}
 	now := time.Now()
 	delay := op.Delay(now)
-	msg, err := b.conn.form(op, &b.msg, delay, now, b.to.user, b.to.Config.FrameSize)
+	msg, err := b.by.form(op, &b.msg, delay, now, b.to.user, b.to.Config.FrameSize)
 	if err != nil {
 		return err
 	}
@@ -118,16 +128,16 @@ func (b *batch) publish(ctx context.Context, i int) error {
 }
 
 // Check implements [transport.Checker].
-func (c *conn) Check(op *transport.Operation) error {
+func (s *sending) Check(op *transport.Operation) error {
 	if op.Message == nil {
 		return errNoDestination
 	}
 	var user string
 	frame := 0
-	if c.limits.MaxHeaders > 0 {
-		frame = c.limits.MaxHeaders + frameReserve
+	if s.limits.MaxHeaders > 0 {
+		frame = s.limits.MaxHeaders + frameReserve
 	}
-	if p, _, err := c.publishing.now(); err == nil {
+	if p, _, err := s.publishing.now(); err == nil {
 		user, frame = p.user, p.Config.FrameSize
 	}
 	now := time.Now()
@@ -135,24 +145,24 @@ func (c *conn) Check(op *transport.Operation) error {
 	if err := checkAddress(op, delay); err != nil {
 		return err
 	}
-	if isSmall(op, int(c.maxBody.Load()), frame) {
+	if isSmall(op, int(s.maxBody.Load()), frame) {
 		return nil
 	}
 	msg := encode(op.Message)
-	_, err := c.form(op, &msg, delay, now, user, frame)
+	_, err := s.form(op, &msg, delay, now, user, frame)
 	return err
 }
 
 // form returns the message of an operation, which msg is the encoded message of. It fails if the
 // operation is refused for its content.
-func (c *conn) form(
+func (s *sending) form(
 	op *transport.Operation, msg *amqp.Publishing, delay time.Duration, now time.Time, user string, frame int,
 ) (*amqp.Publishing, error) {
 	msg.Expiration = expiration(op.TTL)
 	if delay > 0 {
 		var key string
 		if op.Queue == "" && len(op.Types) > 0 {
-			_, key = c.topology.address(op.Types)
+			_, key = s.topology.address(op.Types)
 		}
 		msg = withDelay(*msg, now.Add(delay), op.TTL, key)
 	}
@@ -163,7 +173,7 @@ func (c *conn) form(
 	if frame > 0 {
 		frame -= brokersRoom(delay)
 	}
-	return c.fit(msg, op, user, frame)
+	return s.fit(msg, op, user, frame)
 }
 
 // The broker adds headers to a message, and delivers it in a frame that may be larger than the
@@ -185,8 +195,10 @@ func brokersRoom(delay time.Duration) int {
 
 // fit checks that a message can be sent. A copy that is too large leaves the received message's
 // properties out.
-func (c *conn) fit(msg *amqp.Publishing, op *transport.Operation, user string, frame int) (*amqp.Publishing, error) {
-	most := int(c.maxBody.Load())
+func (s *sending) fit(
+	msg *amqp.Publishing, op *transport.Operation, user string, frame int,
+) (*amqp.Publishing, error) {
+	most := int(s.maxBody.Load())
 	err := check(msg, most, frame)
 	if err == nil || len(op.Message.Native) == 0 {
 		return msg, err
@@ -328,7 +340,9 @@ func checkAddress(op *transport.Operation, delay time.Duration) error {
 
 // address returns the exchange and the key of an operation: those of a queue, of the types in the
 // topology, or of the queues in which delayed messages wait.
-func (b *batch) address(ctx context.Context, op *transport.Operation, delay time.Duration) (exchange, key string, err error) {
+func (b *batch) address(
+	ctx context.Context, op *transport.Operation, delay time.Duration,
+) (exchange, key string, err error) {
 	if err := checkAddress(op, delay); err != nil {
 		return "", "", err
 	}
@@ -338,7 +352,7 @@ func (b *batch) address(ctx context.Context, op *transport.Operation, delay time
 	case op.Queue != "":
 		return "", op.Queue, nil
 	default:
-		exchange, key = b.conn.topology.address(op.Types)
+		exchange, key = b.by.topology.address(op.Types)
 		return exchange, key, unsent(b.ensureType(ctx, route{exchange: exchange, key: key}, op.Types))
 	}
 }
@@ -464,4 +478,38 @@ func (b *batch) abandon(s sent, cause error) error {
 		return fmt.Errorf("rabbitmq: no answer from the broker for %q: %w: %w", s.route.destination().name(), cause, transport.ErrOutcomeUnknown)
 	}
 	return b.to.outcome(s) // The connection is closed, and the outcome is there at once.
+}
+
+// republish puts a copy of a message at the end of a queue.
+func (s *sending) republish(ctx context.Context, queue string, d *amqp.Delivery) error {
+	b, err := s.newBatch(ctx)
+	if err != nil {
+		return err
+	}
+	defer b.release()
+	if err := b.send(ctx, 0, route{"", queue, true}, copyOf(d, b.to.user)); err != nil {
+		return err
+	}
+	return b.answer(ctx, b.flight[0])
+}
+
+// copyOf returns a message as it was received, with the broker's headers about its delay and its
+// dead-lettering. Its delivery count begins again, it is routed to one queue only, and has no other
+// user than that of the connection.
+func copyOf(d *amqp.Delivery, user string) *amqp.Publishing {
+	table := maps.Clone(d.Headers)
+	maps.DeleteFunc(table, func(name string, _ any) bool {
+		return name == deliveryCount || name == acquiredCount || routes(name)
+	})
+	msg := &amqp.Publishing{
+		Headers: table, Body: d.Body,
+		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding,
+		DeliveryMode: d.DeliveryMode, Priority: d.Priority, Expiration: d.Expiration,
+		CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, MessageId: d.MessageId,
+		Timestamp: d.Timestamp, Type: d.Type, AppId: d.AppId,
+	}
+	if d.UserId == user {
+		msg.UserId = user
+	}
+	return msg
 }

@@ -3,6 +3,8 @@ package rabbitmq
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -37,8 +39,8 @@ type blocking struct {
 	over   chan struct{} // closed at its end
 }
 
-func (c *conn) dialPublisher(ctx context.Context) (*publisher, error) {
-	b, err := c.dial(ctx, "sending")
+func (s *sending) dialPublisher(ctx context.Context) (*publisher, error) {
+	b, err := s.dial(ctx, "sending")
 	if err != nil {
 		return nil, err
 	}
@@ -47,16 +49,16 @@ func (c *conn) dialPublisher(ctx context.Context) (*publisher, error) {
 		window:     make(chan struct{}, maxUnconfirmed),
 		turn:       make(chan struct{}, 1),
 		finished:   make(chan *amqp.Error, 1),
-		unanswered: unanswered{log: c.log},
+		unanswered: unanswered{log: s.log},
 	}
-	if err := abortable(ctx, b.close, func() error { return p.open(c) }); err != nil {
+	if err := abortable(ctx, b.close, func() error { return p.open(s) }); err != nil {
 		p.close()
 		return nil, fmt.Errorf("rabbitmq: open a channel for sending: %w", plain(err))
 	}
 	return p, nil
 }
 
-func (p *publisher) open(c *conn) error {
+func (p *publisher) open(by *sending) error {
 	// It is read until it is closed, so that the client library never blocks.
 	blocks := p.NotifyBlocked(make(chan amqp.Blocking, 1))
 	p.tasks.Go(func() { p.watchBlocked(blocks) })
@@ -66,7 +68,7 @@ func (p *publisher) open(c *conn) error {
 		return err
 	}
 	p.current.set(s, nil)
-	p.tasks.Go(func() { p.keepSending(c, s) })
+	p.tasks.Go(func() { p.keepSending(by, s) })
 	return nil
 }
 
@@ -86,15 +88,15 @@ func (p *publisher) watchBlocked(blocks <-chan amqp.Blocking) {
 
 // Blocked implements [transport.Blocker]: it reports whether the broker has an alarm, being short
 // of memory or disk.
-func (c *conn) Blocked() bool {
-	p, _, err := c.publishing.now()
+func (s *sending) Blocked() bool {
+	p, _, err := s.publishing.now()
 	return err == nil && p.blocked.Load() != nil
 }
 
 // Warnings implements [transport.Warner]: it names the queues that the broker confirms no messages
 // for.
-func (c *conn) Warnings() []string {
-	p, _, err := c.publishing.now()
+func (s *sending) Warnings() []string {
+	p, _, err := s.publishing.now()
 	if err != nil || p.blocked.Load() != nil {
 		return nil
 	}
@@ -102,8 +104,8 @@ func (c *conn) Warnings() []string {
 }
 
 // Connected implements [transport.ConnectionReporter], for the connection for sending.
-func (c *conn) Connected() bool {
-	_, _, err := c.publishing.now()
+func (s *sending) Connected() bool {
+	_, _, err := s.publishing.now()
 	return err == nil
 }
 
@@ -269,3 +271,19 @@ func (r *returned) take(id, queue string) bool {
 	r.counts[key]--
 	return true
 }
+
+// learnMaxBody reads the largest body that the broker takes from its refusal of one, which ended
+// the channel: larger ones are refused before they are sent.
+func (s *sending) learnMaxBody(e *amqp.Error) {
+	if e == nil {
+		return
+	}
+	if m := tooLarge.FindStringSubmatch(e.Reason); m != nil {
+		if size, err := strconv.Atoi(m[1]); err == nil && size > 0 {
+			s.maxBody.Store(int64(min(size, s.limits.MaxBody)))
+		}
+	}
+}
+
+// tooLarge matches the broker's refusal of a body larger than its max_message_size.
+var tooLarge = regexp.MustCompile(`^PRECONDITION_FAILED - message size \d+ .*max size (\d+)$`)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -92,7 +93,7 @@ func (p *publisher) once(ctx context.Context, place route, done func() bool, f f
 // for each channel: a refused publish closes its channel, and then the outcome of all messages in
 // flight there is unknown.
 func (b *batch) admit(ctx context.Context, to route) error {
-	p, s, c := b.to, b.sender, b.conn
+	p, s := b.to, b.sender
 	place := to.place()
 	if s.accepted.has(place) {
 		return nil
@@ -106,7 +107,7 @@ func (b *batch) admit(ctx context.Context, to route) error {
 	}
 	return unsent(p.once(ctx, place, func() bool { return s.accepted.has(place) }, func() error {
 		probe := func(ch *amqp.Channel) error { return probe(ch, to) }
-		err := c.call(ctx, func() error { return withChannel(p.brokerConn, probe) }) // which may outlast ctx
+		err := b.by.call(ctx, func() error { return withChannel(p.brokerConn, probe) }) // which may outlast ctx
 		if err == nil {
 			s.accepted.set(place, struct{}{})
 		}
@@ -147,4 +148,26 @@ func probe(ch *amqp.Channel, to route) error {
 	default:
 		return err
 	}
+}
+
+// ensureType declares the exchanges of types, which are published to a place, unless this sender
+// has done so, or the broker has just refused to.
+func (b *batch) ensureType(ctx context.Context, place route, types []string) error {
+	s := b.sender
+	if s.hasDeclared(types) {
+		return nil
+	}
+	types = slices.Clone(types) // declaring may outlast ctx
+	return b.to.once(ctx, place, func() bool { return s.hasDeclared(types) }, func() error {
+		err := b.by.exchanges.ensureTypes(ctx, types)
+		if err == nil {
+			s.declared.set(types[0], types)
+		}
+		return err
+	})
+}
+
+func (s *sender) hasDeclared(types []string) bool {
+	declared, _ := s.declared.get(types[0])
+	return slices.Equal(declared, types)
 }

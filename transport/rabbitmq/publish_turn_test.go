@@ -27,7 +27,7 @@ func TestManyDelayedMessagesBindTheirQueueOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
-			b := batch{conn: c, to: p, sender: s}
+			b := batch{by: c.sending, to: p, sender: s}
 			to := queueTarget(queue)
 			bind := to.bind
 			to.bind = func(ch *amqp.Channel, key, exchange string) error {
@@ -49,10 +49,10 @@ func TestManyDelayedMessagesBindTheirQueueOnce(t *testing.T) {
 // The endpoint calls Satellites again after an error.
 func TestALookForDeadLettersWithoutAnAnswerIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &conn{ctx: t.Context(), schema: schema{
+		c := newConn(&core{ctx: t.Context(), schema: schema{
 			channels:    channels{log: slog.New(slog.DiscardHandler)},
 			deadLetters: deadLetters{queue: "sales.dead-letters"},
-		}}
+		}})
 		c.receiving = &supervisor[*receiveConn]{}
 		c.receiving.set(nil, errors.New("not connected"))
 		if got, err := c.Satellites(t.Context()); len(got) != 0 || err == nil {

@@ -29,7 +29,7 @@ const (
 
 // receiver receives from one queue, over one channel after the other.
 type receiver struct {
-	conn    *conn
+	of      *receivers
 	queue   string
 	ready   chan struct{} // wakes Receive
 	adjust  chan struct{} // wakes run
@@ -45,25 +45,50 @@ type receiver struct {
 	phase     phase
 }
 
+// receivers are the receivers of a conn.
+type receivers struct {
+	*core
+	lifter      *lifter
+	redelivered redelivered
+
+	mu   sync.Mutex // guards open
+	open map[*receiver]struct{}
+}
+
+// finish ends the receivers, and returns the time until the broker has applied their settlements.
+func (rs *receivers) finish() (wait time.Duration) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for r := range rs.open {
+		if ch := r.enter(phaseEnded); ch != nil {
+			ch.finish()
+			wait = max(wait, ch.unapplied())
+		}
+	}
+	return wait
+}
+
 // OpenReceiver returns a receiver of a queue that exists. Messages are delivered once the window is
 // set.
-func (c *conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
-	if _, err := c.lookAt(ctx, opts.Queue); err != nil {
+func (rs *receivers) OpenReceiver(
+	ctx context.Context, opts transport.ReceiverOptions,
+) (transport.Receiver, error) {
+	if _, err := rs.lookAt(ctx, opts.Queue); err != nil {
 		return nil, err
 	}
-	c.checkLimit(opts.Queue)
+	rs.lifter.checkLimit(opts.Queue)
 	r := &receiver{
-		conn: c, queue: opts.Queue, completesFirst: opts.CompletesFirst, window: -1,
+		of: rs, queue: opts.Queue, completesFirst: opts.CompletesFirst, window: -1,
 		ready: make(chan struct{}, 1), adjust: make(chan struct{}, 1),
 	}
-	if c.version.atLeast(release43) {
+	if rs.version.atLeast(release43) {
 		r.timeout = timeoutOfMessage // until the queue turns out to be a classic one
 	}
 	first := make(chan error, 1)
-	c.mu.Lock()
-	c.receivers[r] = struct{}{}
-	c.mu.Unlock()
-	if !c.tasks.Go(func() { r.run(first) }) {
+	rs.mu.Lock()
+	rs.open[r] = struct{}{}
+	rs.mu.Unlock()
+	if !rs.tasks.Go(func() { r.run(first) }) {
 		r.forget()
 		return nil, transport.ErrClosed
 	}
@@ -86,14 +111,14 @@ func (r *receiver) run(first chan<- error) {
 	pace := newPacer()
 	for !r.stopped() {
 		since, timeout := time.Now(), r.timeout
-		ch, err := r.open(r.conn.ctx)
+		ch, err := r.open(r.of.ctx)
 		select {
 		case first <- err:
 		default:
 		}
 		if err == nil {
 			r.use(ch, nil)
-			err = ch.serve(r.conn.ctx)
+			err = ch.serve(r.of.ctx)
 			ch.end(transport.ErrLeaseLost)
 		}
 		if r.timeout != timeout {
@@ -101,7 +126,7 @@ func (r *receiver) run(first chan<- error) {
 		}
 		r.use(nil, err)
 		pace.lasted(time.Since(since))
-		if pace.wait(r.conn.ctx) != nil {
+		if pace.wait(r.of.ctx) != nil {
 			return
 		}
 	}
@@ -112,8 +137,8 @@ func (r *receiver) run(first chan<- error) {
 func (r *receiver) open(ctx context.Context) (*channel, error) {
 	var again repetition
 	for !r.stopped() {
-		in, changedIn, err := r.conn.receiving.now()
-		_, changedOut, errOut := r.conn.publishing.now()
+		in, changedIn, err := r.of.receiving.now()
+		_, changedOut, errOut := r.of.publishing.now()
 		if err == nil && errOut == nil {
 			ch, err := openChannel(in.brokerConn, r)
 			if isMomentary(err, in.brokerConn) && again.again(ctx) {
@@ -148,9 +173,9 @@ func (r *receiver) stopped() bool {
 }
 
 func (r *receiver) forget() {
-	r.conn.mu.Lock()
-	defer r.conn.mu.Unlock()
-	delete(r.conn.receivers, r)
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	delete(r.of.open, r)
 }
 
 // Listening implements [transport.Listener]: the broker has confirmed a consumer on the channel of
@@ -159,7 +184,7 @@ func (r *receiver) Listening() bool {
 	r.mu.Lock()
 	ch := r.channel
 	r.mu.Unlock()
-	_, _, err := r.conn.publishing.now()
+	_, _, err := r.of.publishing.now()
 	return ch != nil && err == nil && ch.consumed.Load()
 }
 
@@ -211,7 +236,7 @@ func (r *receiver) take(limit int) (ds []transport.Delivery, pausing *channel, e
 	case r.channel == nil:
 		return nil, nil, r.err
 	}
-	if _, _, err := r.conn.publishing.now(); err != nil {
+	if _, _, err := r.of.publishing.now(); err != nil {
 		return nil, nil, fmt.Errorf("rabbitmq: receive from %q: paused because nothing can be sent: %w", r.queue, err)
 	}
 	ds, more, isPausing := r.channel.take(limit, r.window)

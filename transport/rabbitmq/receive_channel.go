@@ -46,8 +46,8 @@ func openChannel(conn *brokerConn, r *receiver) (*channel, error) {
 		lost:      ch.NotifyClose(make(chan *amqp.Error, 1)),
 		cancelled: make(chan struct{}, 1),
 		ackTimer:  time.NewTimer(time.Hour),
-		ticker:    time.NewTicker(min(r.conn.maxHold/20, calm/3)),
-		prefetch:  prefetch{grace: r.conn.grace()},
+		ticker:    time.NewTicker(min(r.of.maxHold/20, calm/3)),
+		prefetch:  prefetch{grace: r.of.grace()},
 	}
 	c.idled.L = &c.mu
 	c.acks.ch, c.acks.timer = ch, c.ackTimer
@@ -75,7 +75,7 @@ func (c *channel) work(ctx context.Context) error {
 		}
 		var later <-chan time.Time
 		if again {
-			later = time.After(min(narrowFor, r.conn.grace()))
+			later = time.After(min(narrowFor, r.of.grace()))
 		}
 		if phase == phaseClosed && c.retire() {
 			wait := c.unapplied()
@@ -107,7 +107,7 @@ func (c *channel) work(ctx context.Context) error {
 // they are to end. It reports whether to call it again soon.
 func (c *channel) fit(window int, last bool, now time.Time) (again bool, err error) {
 	c.mu.Lock()
-	plan := c.prefetch.plan(window, last, c.maxHold(), now)
+	plan := c.prefetch.plan(window, last, c.receiver.maxHold(), now)
 	if !last { // otherwise prefetched messages are handled, or released when the consumers have ended
 		c.releaseExcess(window, now)
 	}
@@ -134,7 +134,7 @@ func (c *channel) consume(consumer *consumer) error {
 	r := c.receiver
 	var args amqp.Table
 	if r.timeout == timeoutOfMessage {
-		args = amqp.Table{consumerTimeout: (r.conn.maxHold + r.conn.maxHold/4).Milliseconds()}
+		args = amqp.Table{consumerTimeout: (r.of.maxHold + r.of.maxHold/4).Milliseconds()}
 	}
 	in, err := c.ch.Consume(r.queue, consumer.tag, false, false, false, false, args)
 	if err != nil {
@@ -144,7 +144,7 @@ func (c *channel) consume(consumer *consumer) error {
 		return plain(err)
 	}
 	c.consumed.Store(true)
-	if !r.conn.tasks.Go(func() { c.collect(consumer, in) }) {
+	if !r.of.tasks.Go(func() { c.collect(consumer, in) }) {
 		return transport.ErrClosed
 	}
 	return nil
@@ -257,13 +257,13 @@ func (c *channel) push(from *consumer, in *amqp.Delivery) {
 	now := time.Now()
 	r := c.receiver
 	d := &delivery{
-		arrivedAt: now, attempt: attemptOf(in, r.conn.queueType), unnamed: isUnnamed(in),
+		arrivedAt: now, attempt: attemptOf(in, r.of.queueType), unnamed: isUnnamed(in),
 		channel: c, from: from, tag: in.DeliveryTag,
 	}
 	d.message = decode(in)
-	completed := in.Redelivered && r.conn.redelivered.takeCompleted(r.queue, &d.message)
+	completed := in.Redelivered && r.of.redelivered.takeCompleted(r.queue, &d.message)
 	if completed {
-		r.conn.log.Info("a message was redelivered whose acknowledgement was lost: it is acknowledged without being handled again",
+		r.of.log.Info("a message was redelivered whose acknowledgement was lost: it is acknowledged without being handled again",
 			"queue", r.queue, "message", d.message.ID)
 	}
 	done := completed || expired(&d.message, now)
@@ -355,7 +355,7 @@ func (c *channel) settled(d *delivery, state settlement) {
 // consumers to end: the broker would deliver the same messages to them again. Called with mu held.
 func (c *channel) releaseExcess(window int, now time.Time) {
 	if c.prefetch.idle() {
-		room, grace := window-c.inHandlers(), c.receiver.conn.grace()
+		room, grace := window-c.inHandlers(), c.receiver.of.grace()
 		c.release(func(i int, d *delivery) bool { return i >= room && now.Sub(d.arrivedAt) >= grace })
 	}
 }

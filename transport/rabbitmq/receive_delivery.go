@@ -87,7 +87,7 @@ func (d *delivery) Hold() (until time.Time) {
 	if c.ended == nil && d.state == stateUnsettled && !d.held {
 		c.hold(d)
 	}
-	if most := c.maxHold(); most > 0 {
+	if most := c.receiver.maxHold(); most > 0 {
 		until = d.arrivedAt.Add(most)
 	}
 	return until

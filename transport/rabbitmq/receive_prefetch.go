@@ -70,16 +70,6 @@ type consumer struct {
 	drained   bool // it gets no more deliveries
 }
 
-// grace returns how long messages beyond a smaller window are kept, because the window may soon be
-// as large again. After that they are released for other instances, and because the broker would
-// requeue them in the end, with all messages that are in handlers.
-func (c *conn) grace() time.Duration {
-	if c.limits.FreeRelease {
-		return 0
-	}
-	return c.maxHold / 10
-}
-
 // plan is a change of the consumers.
 type plan struct {
 	target int

@@ -57,7 +57,7 @@ func (c *channel) remember() {
 // have the same content, and would be acknowledged in its place when it is retried.
 func (r *receiver) remember(d *delivery, completed bool) {
 	if !d.unnamed {
-		r.conn.redelivered.add(r.queue, &d.message, completed)
+		r.of.redelivered.add(r.queue, &d.message, completed)
 	}
 }
 
@@ -70,7 +70,7 @@ func (c *channel) completedLate(d *delivery) {
 	}
 	d.completed = true
 	if c.ended != nil || d.state == stateTimedOut {
-		c.receiver.conn.redelivered.complete(c.receiver.queue, &d.message)
+		c.receiver.of.redelivered.complete(c.receiver.queue, &d.message)
 	}
 }
 

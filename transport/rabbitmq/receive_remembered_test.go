@@ -17,7 +17,7 @@ import (
 // lostChannel returns a channel on which nothing can be acknowledged any more, with the unsettled
 // deliveries "m-1" to "m-n".
 func lostChannel(n int) (*channel, []*delivery) {
-	s := &channel{receiver: &receiver{conn: &conn{}, queue: "orders", adjust: make(chan struct{}, 1)}, ch: &amqp.Channel{}}
+	s := &channel{receiver: &receiver{of: &receivers{core: &core{}}, queue: "orders", adjust: make(chan struct{}, 1)}, ch: &amqp.Channel{}}
 	s.idled.L = &s.mu
 	s.acks = acks{settler: settler{ch: cut{}}, timer: time.NewTimer(time.Hour), window: 100}
 	ds := make([]*delivery, n)
@@ -43,7 +43,7 @@ func TestAPendingAcknowledgementIsRemembered(t *testing.T) {
 	}
 	_ = s.acks.due(time.Now()) // fails, and forgets nothing
 	s.end(transport.ErrLeaseLost)
-	memory := &s.receiver.conn.redelivered
+	memory := &s.receiver.of.redelivered
 	if !memory.takeCompleted("orders", &ds[0].message) || memory.takeCompleted("orders", &ds[0].message) {
 		t.Error("the completed message is to be recognised, once")
 	}
@@ -81,7 +81,7 @@ func TestAMessageNotCompletedFirstIsNotRemembered(t *testing.T) {
 	if err := ds[2].Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
 		t.Error(err)
 	}
-	memory := &s.receiver.conn.redelivered
+	memory := &s.receiver.of.redelivered
 	for i, want := range []bool{true, false, false} {
 		if memory.takeCompleted("orders", &ds[i].message) != want {
 			t.Errorf("%s: taken for done is %t", ds[i].message.ID, !want)
@@ -92,7 +92,7 @@ func TestAMessageNotCompletedFirstIsNotRemembered(t *testing.T) {
 func TestTheMemoryOfLostDeliveriesIsBounded(t *testing.T) {
 	s, ds := lostChannel(2 * maxRedelivered)
 	s.end(transport.ErrLeaseLost)
-	memory := &s.receiver.conn.redelivered
+	memory := &s.receiver.of.redelivered
 	if len(memory.completed) != maxRedelivered || len(memory.order) != maxRedelivered {
 		t.Errorf("%d and %d are remembered", len(memory.completed), len(memory.order))
 	}
@@ -147,7 +147,7 @@ func TestAHeldDeliveryIsOutOfTheWindow(t *testing.T) {
 	s, ds := lostChannel(3)
 	s.receiver.ready = make(chan struct{}, 1)
 	s.full = true
-	s.receiver.conn.maxHold = time.Hour
+	s.receiver.of.maxHold = time.Hour
 	ds[0].arrivedAt = time.Now()
 	ds[0].Hold()
 	if until := ds[0].Hold(); !until.Equal(ds[0].arrivedAt.Add(time.Hour)) {

@@ -25,11 +25,11 @@ const (
 const consumerTimeout = "x-consumer-timeout"
 
 // maxHold returns how long the broker waits for a message to be settled; 0 is for ever.
-func (c *channel) maxHold() time.Duration {
-	if c.receiver.timeout == timeoutNever {
+func (r *receiver) maxHold() time.Duration {
+	if r.timeout == timeoutNever {
 		return 0
 	}
-	return c.receiver.conn.maxHold
+	return r.of.maxHold
 }
 
 // watchTimeouts warns of deliveries that have been unsettled for 80 % of the time allowed, and
@@ -38,7 +38,7 @@ func (c *channel) watchTimeouts(ctx context.Context, now time.Time) {
 	if c.receiver.timeout == timeoutNever {
 		return
 	}
-	conn := c.receiver.conn
+	conn := c.receiver.of
 	for _, d := range c.unsettledLong(now) {
 		conn.log.WarnContext(ctx, "a message is held for long: soon the broker requeues it",
 			"queue", c.receiver.queue, "message", d.message.ID, "held", now.Sub(d.arrivedAt), "most", conn.maxHold)
@@ -49,7 +49,7 @@ func (c *channel) watchTimeouts(ctx context.Context, now time.Time) {
 // waited for 70 % of the time after which the broker requeues the messages of the channel. Before
 // RabbitMQ 4.3 that counts for these, and not for those in handlers.
 func (c *channel) unsettledLong(now time.Time) (warn []*delivery) {
-	maxHold := c.receiver.conn.maxHold
+	maxHold := c.receiver.of.maxHold
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.release(func(_ int, d *delivery) bool { return now.Sub(d.arrivedAt) >= maxHold/10*7 })

@@ -24,8 +24,8 @@ func (l settling) Handle(ctx context.Context, _ slog.Record) error {
 func TestALoggerMaySettleTheMessageOfAWarning(t *testing.T) {
 	s, ds := lostChannel(2)
 	told := 0
-	s.receiver.conn.log = slog.New(settling{slog.DiscardHandler, ds[1], &told})
-	s.receiver.conn.maxHold = time.Minute
+	s.receiver.of.log = slog.New(settling{slog.DiscardHandler, ds[1], &told})
+	s.receiver.of.maxHold = time.Minute
 	now := time.Now()
 	ds[0].arrivedAt, ds[1].arrivedAt = now.Add(-55*time.Second), now
 	s.watchTimeouts(t.Context(), now)

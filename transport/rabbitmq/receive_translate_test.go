@@ -13,12 +13,12 @@ import (
 func TestTranslateIsLeftToTheEndpoint(t *testing.T) {
 	called := false
 	c, _ := lostChannel(0)
-	c.receiver.conn.translate = func(*transport.Message) { called = true }
+	c.receiver.of.translate = func(*transport.Message) { called = true }
 	c.push(&consumer{}, &amqp.Delivery{MessageId: "a"})
 	if called || len(c.waiting) != 1 {
 		t.Errorf("a receiver calls Translate: %v; %d messages wait", called, len(c.waiting))
 	}
-	if c.receiver.conn.Translation()(nil); !called {
+	if c.receiver.of.Translation()(nil); !called {
 		t.Error("the endpoint does not get Translate")
 	}
 }

@@ -110,7 +110,7 @@ func TestEventsCrossBetweenVersions(t *testing.T) {
 				return v.publish(1, types...)
 			},
 			"delay": func(v versions) error {
-				_, err := v.c.bindDelay(t.Context(), v.c.typeTarget(types))
+				_, err := v.c.sending.delays.bindDelay(t.Context(), v.c.sending.delays.typeTarget(types))
 				return err
 			},
 			"subscribe": func(v versions) error {
@@ -173,7 +173,7 @@ func TestOlderDelayedPublishesReachSubscribers(t *testing.T) {
 	v.b.route(delayDeliveries, delays.Key(1, relayedDestination+typeDestination+former))
 	v.got("older", "new", 1)
 
-	_, err := v.c.bindDelay(t.Context(), v.c.typeTarget([]string{name}))
+	_, err := v.c.sending.delays.bindDelay(t.Context(), v.c.sending.delays.typeTarget([]string{name}))
 	v.must(err)
 	v.b.route(delayDeliveries, delays.Key(1, relayedDestination+typeDestination+"Shop:Placed"))
 	v.got("present", "new", 2)

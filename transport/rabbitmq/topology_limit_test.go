@@ -45,7 +45,7 @@ func TestVerifyNamesSharedQueuesThatLimitLooks(t *testing.T) {
 		if err := json.Unmarshal([]byte(queue), &q); err != nil {
 			t.Fatal(err)
 		}
-		s := &schema{}
+		s := &lifter{&core{}}
 		s.version = version{3, 10}
 		if found := s.limits(part{name: "error"}, q); (len(found) > 0) != want {
 			t.Errorf("%s: %v", queue, found)

@@ -2,9 +2,61 @@ package rabbitmq
 
 import (
 	"context"
+	"fmt"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
+
+// exchanges is the part of a conn with the exchanges of types, and the subscriptions of queues.
+type exchanges struct{ *core }
+
+// Subscribe implements [transport.Subscriber].
+func (e *exchanges) Subscribe(ctx context.Context, queue string, types []string) error {
+	for _, name := range types {
+		if err := e.ensureTypes(ctx, []string{name}); err != nil {
+			return err
+		}
+		err := e.onChannel(ctx, func(ch *amqp.Channel) error {
+			return wrap(e.topology.subscribe(ch, queue, name), "subscribe %q to %s", queue, name)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Unsubscribe implements [transport.Subscriber].
+func (e *exchanges) Unsubscribe(ctx context.Context, queue string, types []string) error {
+	for _, name := range types {
+		err := e.onChannel(ctx, func(ch *amqp.Channel) error {
+			return wrap(e.topology.unsubscribe(ch, queue, name), "unsubscribe %q from %s", queue, name)
+		})
+		if err != nil && !isCode(err, amqp.NotFound) {
+			return err
+		}
+		if err := e.unsubscribeFormer(ctx, queue, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ensureTypes is declareTypes. Without the right to declare, the exchange of the first type has to
+// exist.
+func (e *exchanges) ensureTypes(ctx context.Context, types []string) error {
+	refused := e.onChannel(ctx, e.declareTypes(types))
+	if refused == nil {
+		return unlessRefused(e.bindFormer(ctx, types))
+	}
+	if !isCode(refused, amqp.AccessRefused) {
+		return refused
+	}
+	if missing := e.onChannel(ctx, e.topology.forTypes(types)[0].find); missing != nil {
+		return fmt.Errorf("%w (%w): have it created by Install, by a user with the right to configure", missing, refused)
+	}
+	return nil
+}
 
 // The exchanges of nested types, of generic types and of types without a namespace had other names
 // in older versions. While instances of older versions, and the bindings that they have made,
@@ -33,9 +85,9 @@ import (
 //     this case subscribers have to be upgraded before publishers; their older bindings to the former exchange stay.
 
 // bindFormer binds the former exchanges of types to the present ones, both ways.
-func (c *schema) bindFormer(ctx context.Context, types []string) error {
+func (e *exchanges) bindFormer(ctx context.Context, types []string) error {
 	for _, name := range types {
-		former, err := c.findFormer(ctx, name)
+		former, err := e.findFormer(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -43,13 +95,13 @@ func (c *schema) bindFormer(ctx context.Context, types []string) error {
 			continue
 		}
 		apply := (*amqp.Channel).ExchangeBind
-		if isQueues, err := c.isQueues(ctx, former); err != nil {
+		if isQueues, err := e.isQueues(ctx, former); err != nil {
 			return err
 		} else if isQueues { // the queue may be younger than the bindings
 			apply = (*amqp.Channel).ExchangeUnbind
 		}
 		present := typeExchange(name)
-		err = c.onChannel(ctx, func(ch *amqp.Channel) error {
+		err = e.onChannel(ctx, func(ch *amqp.Channel) error {
 			if err := apply(ch, former, "", present, false, nil); err != nil {
 				return err
 			}
@@ -63,13 +115,13 @@ func (c *schema) bindFormer(ctx context.Context, types []string) error {
 }
 
 // installFormer is bindFormer for Install. A refusal is logged: it concerns older versions alone.
-func (c *schema) installFormer(ctx context.Context, types []string) error {
-	err := c.bindFormer(ctx, types)
+func (e *exchanges) installFormer(ctx context.Context, types []string) error {
+	err := e.bindFormer(ctx, types)
 	if unlessRefused(err) != nil {
 		return err
 	}
 	if err != nil {
-		c.log.WarnContext(ctx, "events may not cross between this version and older ones: have them bound by Install, by a user "+
+		e.log.WarnContext(ctx, "events may not cross between this version and older ones: have them bound by Install, by a user "+
 			"with the right to read and write both exchanges, or upgrade all subscribers before the publishers", "err", err)
 	}
 	return nil
@@ -77,12 +129,12 @@ func (c *schema) installFormer(ctx context.Context, types []string) error {
 
 // unsubscribeFormer removes the binding of a queue that an older version has made. The present
 // exchange alone does not end the subscription: bindFormer brings its events to the former one.
-func (c *schema) unsubscribeFormer(ctx context.Context, queue, name string) error {
-	former, err := c.findFormer(ctx, name)
+func (e *exchanges) unsubscribeFormer(ctx context.Context, queue, name string) error {
+	former, err := e.findFormer(ctx, name)
 	if err != nil || former == "" {
 		return err
 	}
-	err = c.onChannel(ctx, func(ch *amqp.Channel) error {
+	err = e.onChannel(ctx, func(ch *amqp.Channel) error {
 		err := ch.ExchangeUnbind(queue, "", former, false, nil)
 		return wrap(err, "unsubscribe %q from %s in its exchange of older versions %q", queue, name, former)
 	})
@@ -94,12 +146,12 @@ func (c *schema) unsubscribeFormer(ctx context.Context, queue, name string) erro
 
 // findFormer returns the former exchange of a type. It returns "" if the name has not changed, or
 // the exchange does not exist.
-func (c *schema) findFormer(ctx context.Context, name string) (string, error) {
-	former := c.topology.former(name)
+func (e *exchanges) findFormer(ctx context.Context, name string) (string, error) {
+	former := e.topology.former(name)
 	if former == "" || len(former) > maxShort {
 		return "", nil
 	}
-	err := c.ask(ctx, part{name: former, exchange: amqp.ExchangeFanout}.find)
+	err := e.ask(ctx, part{name: former, exchange: amqp.ExchangeFanout}.find)
 	if isCode(err, amqp.NotFound) {
 		return "", nil
 	}
@@ -108,8 +160,8 @@ func (c *schema) findFormer(ctx context.Context, name string) (string, error) {
 
 // isQueues reports whether a queue has the name of an exchange, which then is the exchange of the
 // queue.
-func (c *schema) isQueues(ctx context.Context, exchange string) (bool, error) {
-	_, err := c.lookAt(ctx, exchange)
+func (e *exchanges) isQueues(ctx context.Context, exchange string) (bool, error) {
+	_, err := e.lookAt(ctx, exchange)
 	switch {
 	case err == nil, isCode(err, amqp.ResourceLocked): // the queue of another connection alone
 		return true, nil

@@ -1,13 +1,18 @@
 package rabbitmq
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -15,6 +20,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/holdfast-go/holdfast/internal/callback"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -158,7 +164,9 @@ func (d *dialer) dial(ctx context.Context, purpose string) (*brokerConn, error) 
 	return nil, errors.Join(errs...)
 }
 
-func (d *dialer) dialNode(ctx context.Context, n *node, login Credentials, purpose string) (*brokerConn, error) {
+func (d *dialer) dialNode(
+	ctx context.Context, n *node, login Credentials, purpose string,
+) (*brokerConn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errors.New("no answer in time"))
 	defer cancel()
 	b, err := d.handshake(ctx, n, login, purpose)
@@ -171,7 +179,9 @@ func (d *dialer) dialNode(ctx context.Context, n *node, login Credentials, purpo
 	return nil, fmt.Errorf("rabbitmq: connect to %s: %w", n.where, n.advised(err))
 }
 
-func (d *dialer) handshake(ctx context.Context, n *node, login Credentials, purpose string) (*brokerConn, error) {
+func (d *dialer) handshake(
+	ctx context.Context, n *node, login Credentials, purpose string,
+) (*brokerConn, error) {
 	socket, err := (&net.Dialer{}).DialContext(ctx, "tcp", n.address)
 	if err != nil {
 		return nil, err
@@ -228,4 +238,162 @@ var (
 
 func (v version) atLeast(w version) bool {
 	return v.major > w.major || v.major == w.major && v.minor >= w.minor
+}
+
+// Credentials identify the user of a connection, see [Transport].Credentials. They are made by
+// [Password], [Token] and [External]; the zero value identifies no user and is refused. Formatting
+// them shows no secret.
+type Credentials struct {
+	mechanism string
+	user      string
+	secret    string
+	expires   time.Time
+}
+
+// Password returns the credentials of a user with a password.
+func Password(user, password string) Credentials {
+	return Credentials{mechanism: "PLAIN", user: user, secret: password}
+}
+
+// Token returns credentials with an OAuth 2 access token, for a broker with the plugin
+// rabbitmq_auth_backend_oauth2. An open connection gets a new token when three quarters of the time
+// until expires have passed. Where expires is the zero time, a connection keeps its first token.
+func Token(token string, expires time.Time) Credentials {
+	return Credentials{mechanism: "PLAIN", secret: token, expires: expires}
+}
+
+// External returns credentials with which the broker identifies the user by the client's TLS
+// certificate, for a broker with the plugin rabbitmq_auth_mechanism_ssl. The URL has to begin with
+// amqps://, and the certificate is that of [Transport].TLS, or certfile and keyfile of the URL.
+func External() Credentials { return Credentials{mechanism: "EXTERNAL"} }
+
+// Format implements [fmt.Formatter] and writes the SASL mechanism alone.
+func (c Credentials) Format(f fmt.State, _ rune) {
+	_, _ = io.WriteString(f, "rabbitmq credentials "+c.mechanism) // f keeps the error
+}
+
+// sasl returns the mechanism for the client library: nil for that of the URL.
+func (c Credentials) sasl() []amqp.Authentication {
+	switch c.mechanism {
+	case "":
+		return nil
+	case "EXTERNAL":
+		return []amqp.Authentication{&amqp.ExternalAuth{}}
+	default:
+		return []amqp.Authentication{&amqp.PlainAuth{Username: c.user, Password: c.secret}}
+	}
+}
+
+// authorize adds the credentials to a request to the management API.
+func (c Credentials) authorize(r *http.Request) {
+	switch {
+	case c.user != "":
+		r.SetBasicAuth(c.user, c.secret)
+	case c.secret != "":
+		r.Header.Set("Authorization", "Bearer "+c.secret)
+	}
+}
+
+const (
+	// credentialsTimeout bounds a call of [Transport].Credentials.
+	credentialsTimeout = 10 * time.Second
+	// minTokenPause is the shortest time between two requests for a new token.
+	minTokenPause = time.Second
+)
+
+// ask returns the credentials of [Transport].Credentials, or zero ones where those of the URL are
+// used.
+func (d *dialer) ask(ctx context.Context) (Credentials, error) {
+	if d.credentials == nil {
+		return Credentials{}, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, credentialsTimeout, errors.New("no answer in time"))
+	defer cancel()
+	var answer Credentials
+	err := callback.Run(ctx, func() (err error) {
+		answer, err = d.credentials(ctx)
+		return err
+	})
+	switch {
+	case err != nil:
+		return Credentials{}, fmt.Errorf("rabbitmq: Transport.Credentials: %w", err)
+	case answer.mechanism == "":
+		return Credentials{}, errors.New("rabbitmq: Transport.Credentials returned none: use Password, Token or External")
+	default:
+		return answer, nil
+	}
+}
+
+// link is the connection of the client library, which reads through a [frameReader] and writes
+// through a [coalescer].
+type link struct {
+	net.Conn
+	in  *frameReader
+	out *coalescer
+}
+
+func (l *link) Read(p []byte) (int, error) { return l.in.Read(p) }
+
+// recordConn is a [coalescer] that reads ahead, because TLS reads record by record.
+type recordConn struct {
+	*coalescer
+	in *bufio.Reader
+}
+
+func (c *recordConn) Read(p []byte) (int, error) { return c.in.Read(p) }
+
+// newLink returns a link over a connection to the node. TLS is begun here and not by the client
+// library, because the frameReader reads plain text. The configuration may have functions: one that
+// hangs is left when ctx ends.
+func (d *dialer) newLink(ctx context.Context, n *node, out *coalescer) (*link, error) {
+	if n.uri.Scheme == "amqp" {
+		return &link{out, newFrameReader(out), out}, nil
+	}
+	config, err := d.tlsConfig(&n.uri)
+	if err != nil {
+		return nil, err
+	}
+	c := tls.Client(&recordConn{out, bufio.NewReaderSize(out, readAhead)}, config)
+	if err := callback.Run(ctx, c.Handshake); err != nil {
+		return nil, err
+	}
+	return &link{c, newFrameReader(c), out}, nil
+}
+
+// tlsConfig returns the configuration that the user has set, or that of the URL.
+func (d *dialer) tlsConfig(uri *amqp.URI) (*tls.Config, error) {
+	config := &tls.Config{ServerName: uri.ServerName, MinVersion: tls.VersionTLS12}
+	if d.tls != nil {
+		config = d.tls.Clone()
+	} else if err := useFiles(config, uri); err != nil {
+		return nil, err
+	}
+	if config.ServerName == "" {
+		config.ServerName = uri.Host
+	}
+	return config, nil
+}
+
+// useFiles loads the files that a URL names. Without cacertfile the system's authorities are
+// trusted.
+func useFiles(config *tls.Config, uri *amqp.URI) error {
+	if uri.CACertFile != "" {
+		pem, err := os.ReadFile(uri.CACertFile)
+		if err != nil {
+			return fmt.Errorf("cacertfile of the URL: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("cacertfile of the URL: %s holds no certificate in PEM form", uri.CACertFile)
+		}
+	}
+	if uri.CertFile == "" || uri.KeyFile == "" {
+		return nil
+	}
+	own, err := tls.LoadX509KeyPair(uri.CertFile, uri.KeyFile)
+	if err != nil {
+		return fmt.Errorf("certfile and keyfile of the URL: %w", err)
+	}
+	config.Certificates = []tls.Certificate{own}
+	return nil
 }
