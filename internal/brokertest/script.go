@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,18 +34,6 @@ func newScript(name, file string, args ...string) (*server, error) {
 	s.url = func(string) string { return loopback(s.port) }
 	s.answers = s.listens
 	return s, nil
-}
-
-// listens returns nil when the server has printed its URL and listens there.
-func (s *server) listens() error {
-	if !strings.Contains(s.log(), "listening ") {
-		return errors.New("it does not listen yet")
-	}
-	c, err := net.Dial("tcp", s.url(""))
-	if err != nil {
-		return err
-	}
-	return c.Close()
 }
 
 // scriptFolder returns the folder node of this package's sources. A test runs in the folder of its

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 )
@@ -150,3 +151,15 @@ func freePort() (int, error) {
 }
 
 func loopback(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+
+// listens returns nil when the server has printed its URL and listens there.
+func (s *server) listens() error {
+	if !strings.Contains(s.log(), "listening ") {
+		return errors.New("it does not listen yet")
+	}
+	c, err := net.Dial("tcp", s.url(""))
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}

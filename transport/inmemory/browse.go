@@ -9,19 +9,25 @@ import (
 
 // cursor iterates over the messages that were ready when it was made.
 type cursor struct {
-	conn   *conn
+	by     *sender
 	queue  string
 	items  []*item                      // not listed yet
 	seen   map[*transport.Message]*item // of the last Next
 	closed bool
 }
 
+// browser is the part of a conn with which tools list messages and remove them.
+type browser struct {
+	*core
+	sender *sender
+}
+
 // Browse implements [transport.Browser]. It costs nothing, and does not list messages that are
 // being handled or are delayed.
-func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
-	cur := &cursor{conn: c, queue: queue}
-	err := c.call(ctx, "Browse", queue, func() error {
-		q, err := c.b.find(queue)
+func (br *browser) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
+	cur := &cursor{by: br.sender, queue: queue}
+	err := br.call(ctx, "Browse", queue, func() error {
+		q, err := br.b.find(queue)
 		if err != nil {
 			return err
 		}
@@ -38,9 +44,9 @@ func (c *conn) Browse(ctx context.Context, queue string) (transport.Cursor, erro
 }
 
 // Purge implements [transport.Purger].
-func (c *conn) Purge(ctx context.Context, queue string) (n int64, err error) {
-	err = c.call(ctx, "Purge", queue, func() error {
-		q, err := c.b.find(queue)
+func (br *browser) Purge(ctx context.Context, queue string) (n int64, err error) {
+	err = br.call(ctx, "Purge", queue, func() error {
+		q, err := br.b.find(queue)
 		if err != nil {
 			return err
 		}
@@ -60,7 +66,7 @@ func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message
 		return nil, err
 	}
 	cur.seen = make(map[*transport.Message]*item, limit)
-	err = cur.conn.locked(func() error {
+	err = cur.by.locked(func() error {
 		for len(ms) < limit && len(cur.items) > 0 {
 			it := cur.items[0]
 			cur.items = cur.items[1:]
@@ -78,17 +84,17 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 	if cur.closed {
 		return transport.ErrClosed
 	}
-	failed := cur.conn.check(ctx, ops)
-	return cur.conn.call(ctx, "Take", cur.queue, func() error {
+	failed := cur.by.check(ctx, ops)
+	return cur.by.call(ctx, "Take", cur.queue, func() error {
 		it := cur.seen[m]
 		if it == nil || !it.ready() {
 			return fmt.Errorf("inmemory: take a message of %q: %w", cur.queue, transport.ErrNotFound)
 		}
-		if failed = cur.conn.b.missing(ops, failed); failed != nil {
+		if failed = cur.by.b.missing(ops, failed); failed != nil {
 			return failed.err(len(ops))
 		}
 		it.queue.discard(it)
-		cur.conn.put(ops, nil)
+		cur.by.put(ops, nil)
 		return nil
 	})
 }

@@ -9,7 +9,18 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
+// conn is an open transport. Its parts share the core.
 type conn struct {
+	*core
+	*sender
+	*topology
+	*browser
+	*inboxStore
+	*recordStore
+}
+
+// core is the transport as the parts of a conn use it.
+type core struct {
 	t *Transport
 	b *broker
 
@@ -21,7 +32,16 @@ type conn struct {
 	held      list // messages of its unsettled deliveries
 }
 
-func (c *conn) Limits() transport.Limits {
+func newConn(t *Transport, env transport.Env) *conn {
+	c := &core{t: t, b: &t.broker, remember: env.Remember, receivers: map[*receiver]bool{}}
+	s := &sender{c}
+	return &conn{
+		core: c, sender: s, topology: &topology{c}, browser: &browser{c, s},
+		inboxStore: &inboxStore{c}, recordStore: &recordStore{c},
+	}
+}
+
+func (c *core) Limits() transport.Limits {
 	l := transport.Limits{
 		MaxBody:     c.t.MaxBody,
 		MaxHeaders:  c.t.MaxHeaders,
@@ -62,7 +82,7 @@ func (c *conn) Close() error {
 		return nil
 	}
 	if c.b.records != nil {
-		c.b.records.freeAll(c)
+		c.b.records.freeAll(c.core)
 	}
 	c.closed = true
 	for r := range c.receivers {
@@ -74,17 +94,6 @@ func (c *conn) Close() error {
 		it.queue.restore(it, now)
 	}
 	return nil
-}
-
-func (c *conn) Cancel(ctx context.Context, receipt string) error {
-	return c.call(ctx, "Cancel", receipt, func() error {
-		it := c.b.receipts[receipt]
-		if it == nil {
-			return fmt.Errorf("inmemory: cancel %q: %w", receipt, transport.ErrNotFound)
-		}
-		it.queue.discard(it)
-		return nil
-	})
 }
 
 func (c *conn) Satellites(ctx context.Context) (found []transport.Satellite, err error) {
@@ -99,7 +108,7 @@ func (c *conn) Satellites(ctx context.Context) (found []transport.Satellite, err
 }
 
 // call calls f with the broker locked, unless the call is refused or c is closed.
-func (c *conn) call(ctx context.Context, verb, object string, f func() error) error {
+func (c *core) call(ctx context.Context, verb, object string, f func() error) error {
 	if err := c.t.refuse(ctx, verb, object); err != nil {
 		return err
 	}
@@ -107,11 +116,23 @@ func (c *conn) call(ctx context.Context, verb, object string, f func() error) er
 }
 
 // locked calls f with the broker locked, unless c is closed.
-func (c *conn) locked(f func() error) error {
+func (c *core) locked(f func() error) error {
 	c.b.mu.Lock()
 	defer c.b.mu.Unlock()
 	if c.closed {
 		return transport.ErrClosed
 	}
 	return f()
+}
+
+// inbox returns the inbox without the ids that are too old. The broker is locked.
+func (c *core) inbox(name string) (*inbox, error) {
+	in := c.b.inboxes[name]
+	if in == nil {
+		return nil, fmt.Errorf("inmemory: inbox %q: %w", name, transport.ErrNoQueue)
+	}
+	if c.remember > 0 {
+		in.forgetBefore(time.Now().Add(-c.remember))
+	}
+	return in, nil
 }

@@ -105,18 +105,6 @@ func (d *delivery) Defer(ctx context.Context, after time.Duration) (handle strin
 	return handle, err
 }
 
-// Hasten implements [transport.Hastener].
-func (c *conn) Hasten(ctx context.Context, queue string, handles []string) error {
-	return c.call(ctx, "Hasten", queue, func() error {
-		q, err := c.b.find(queue)
-		if err != nil {
-			return err
-		}
-		q.hasten(handles, time.Now())
-		return nil
-	})
-}
-
 // DeadLetter moves the message to the queue's dead-letter queue, whose name ends in ".dead", with
 // the native property "DeadLetterReason".
 func (d *delivery) DeadLetter(ctx context.Context, reason string) error {

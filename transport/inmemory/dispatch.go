@@ -11,15 +11,18 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-func (c *conn) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
-	failed := c.check(ctx, ops)
-	c.b.mu.Lock()
-	defer c.b.mu.Unlock()
-	if c.closed {
+// sender is the part of a conn that sends, also the messages of an outbox.
+type sender struct{ *core }
+
+func (s *sender) Dispatch(ctx context.Context, ops []transport.Operation) ([]transport.Receipt, error) {
+	failed := s.check(ctx, ops)
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	if s.closed {
 		return nil, transport.FailAll(len(ops), transport.ErrClosed)
 	}
-	failed = c.b.missing(ops, failed)
-	return c.put(ops, failed), failed.err(len(ops))
+	failed = s.b.missing(ops, failed)
+	return s.put(ops, failed), failed.err(len(ops))
 }
 
 // failures are the operations of a dispatch that are refused.
@@ -38,10 +41,10 @@ func (f failures) err(total int) error {
 }
 
 // check returns the operations that are refused for their content.
-func (c *conn) check(ctx context.Context, ops []transport.Operation) (failed failures) {
+func (s *sender) check(ctx context.Context, ops []transport.Operation) (failed failures) {
 	now := time.Now()
 	for i := range ops {
-		if err := c.checkOne(ctx, &ops[i], now); err != nil {
+		if err := s.checkOne(ctx, &ops[i], now); err != nil {
 			failed = append(failed, transport.OpError{Index: i, Err: err})
 		}
 	}
@@ -56,21 +59,21 @@ func objectOf(op *transport.Operation) string {
 	return op.Queue
 }
 
-func (c *conn) checkOne(ctx context.Context, op *transport.Operation, now time.Time) error {
+func (s *sender) checkOne(ctx context.Context, op *transport.Operation, now time.Time) error {
 	object := objectOf(op)
-	if err := c.t.refuse(ctx, "Dispatch", object); err != nil {
+	if err := s.t.refuse(ctx, "Dispatch", object); err != nil {
 		return err
 	}
-	return c.refusal(op, now)
+	return s.refusal(op, now)
 }
 
 // Check implements [transport.Checker].
-func (c *conn) Check(op *transport.Operation) error { return c.refusal(op, time.Now()) }
+func (s *sender) Check(op *transport.Operation) error { return s.refusal(op, time.Now()) }
 
 // refusal returns the error of an operation that is refused for its content.
-func (c *conn) refusal(op *transport.Operation, now time.Time) error {
+func (s *sender) refusal(op *transport.Operation, now time.Time) error {
 	object := objectOf(op)
-	limits, m, delay := c.Limits(), op.Message, op.Delay(now)
+	limits, m, delay := s.Limits(), op.Message, op.Delay(now)
 	switch {
 	case object == "":
 		return errors.New("inmemory: operation without a queue or types")
@@ -78,7 +81,7 @@ func (c *conn) refusal(op *transport.Operation, now time.Time) error {
 		return errors.New("inmemory: an operation with a name has no queue")
 	case op.Message == nil && op.Name != "":
 		return nil
-	case op.Queue == "" && !c.t.offers(Subscriber):
+	case op.Queue == "" && !s.t.offers(Subscriber):
 		return fmt.Errorf("inmemory: publish %q: not offered", object)
 	case limits.MaxBody > 0 && len(m.Body) > limits.MaxBody:
 		return &transport.TooLargeError{What: "body", Size: len(m.Body), Max: limits.MaxBody}
@@ -86,33 +89,15 @@ func (c *conn) refusal(op *transport.Operation, now time.Time) error {
 		return &transport.TooLargeError{What: "headers", Size: m.Headers.Size(), Max: limits.MaxHeaders}
 	case delay > limits.MaxDelay:
 		return fmt.Errorf("inmemory: a delay of %v is over the limit of %v", delay, limits.MaxDelay)
-	case c.t.Refuse != nil:
-		return c.t.Refuse(op)
+	case s.t.Refuse != nil:
+		return s.t.Refuse(op)
 	}
 	return nil
 }
 
-// missing adds the operations whose queue does not exist to the failed ones, and those with a name
-// for a queue without timers.
-func (b *broker) missing(ops []transport.Operation, failed failures) failures {
-	for i := range ops {
-		if ops[i].Queue == "" || failed.has(i) {
-			continue
-		}
-		q, err := b.find(ops[i].Queue)
-		if err == nil && ops[i].Name != "" && q.names == nil {
-			err = fmt.Errorf("inmemory: queue %q has no timers: install it with Queue.Timers", q.name)
-		}
-		if err != nil {
-			failed = append(failed, transport.OpError{Index: i, Err: err})
-		}
-	}
-	return failed
-}
-
 // put carries out the operations that have not failed. Only a delayed send has a receipt: a delayed
 // publish is a message per subscriber.
-func (c *conn) put(ops []transport.Operation, failed failures) (receipts []transport.Receipt) {
+func (s *sender) put(ops []transport.Operation, failed failures) (receipts []transport.Receipt) {
 	now := time.Now()
 	for i := range ops {
 		op := &ops[i]
@@ -120,11 +105,11 @@ func (c *conn) put(ops []transport.Operation, failed failures) (receipts []trans
 		switch {
 		case failed.has(i):
 		case op.Queue == "":
-			for _, q := range c.b.destinations(op.Types) {
+			for _, q := range s.b.destinations(op.Types) {
 				q.put(newItem(op), now, delay)
 			}
 		case op.Name != "":
-			q := c.b.queues[op.Queue]
+			q := s.b.queues[op.Queue]
 			q.advance() // an expired one is gone
 			if q.vacate(op.Name); op.Message != nil {
 				it := newItem(op)
@@ -133,7 +118,7 @@ func (c *conn) put(ops []transport.Operation, failed failures) (receipts []trans
 			}
 		default:
 			it := newItem(op)
-			c.b.queues[op.Queue].put(it, now, delay)
+			s.b.queues[op.Queue].put(it, now, delay)
 			if delay <= 0 {
 				continue
 			}
@@ -141,26 +126,10 @@ func (c *conn) put(ops []transport.Operation, failed failures) (receipts []trans
 				receipts = make([]transport.Receipt, len(ops))
 			}
 			it.receipt = strconv.FormatUint(it.seq, 10)
-			c.b.receipts[it.receipt], receipts[i].Cancel = it, it.receipt
+			s.b.receipts[it.receipt], receipts[i].Cancel = it, it.receipt
 		}
 	}
 	return receipts
-}
-
-// destinations returns the queues that are subscribed to any of the types, each once.
-func (b *broker) destinations(types []string) []*queue {
-	if len(types) == 1 {
-		return b.subscribers[types[0]]
-	}
-	var found []*queue
-	for _, name := range types {
-		for _, q := range b.subscribers[name] {
-			if !slices.Contains(found, q) {
-				found = append(found, q)
-			}
-		}
-	}
-	return found
 }
 
 // newItem copies the message of an operation, which its sender may reuse afterwards, without the
@@ -171,4 +140,91 @@ func newItem(op *transport.Operation) *item {
 		message: transport.Message{ID: m.ID, Headers: m.Headers.Clone(), Body: slices.Clone(m.Body)},
 		ttl:     op.TTL,
 	}
+}
+
+var _ transport.OutboxStore = (*conn)(nil)
+
+func (s *sender) Store(ctx context.Context, e transport.OutboxEntry) error {
+	return s.store(ctx, e, nil)
+}
+
+// BeginStore fails only if Transport.Fail returns an error, or with ErrClosed. Complete looks the
+// key up: of two transactions with one key, the first to complete succeeds.
+func (s *sender) BeginStore(ctx context.Context, e transport.OutboxEntry) (transport.Tx, error) {
+	err := s.call(ctx, "BeginStore", e.Inbox, func() error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	return &tx{core: s.core, commit: func(ctx context.Context, ops []transport.Operation, writes []func()) error {
+		e.Ops = slices.Concat(e.Ops, ops)
+		return s.store(ctx, e, writes)
+	}}, nil
+}
+
+// store records, writes and sends, or does nothing.
+func (s *sender) store(ctx context.Context, e transport.OutboxEntry, writes []func()) error {
+	failed := s.check(ctx, e.Ops)
+	return s.call(ctx, "Store", e.Inbox, func() error {
+		if err := s.unhandled(e.Inbox, e.Key); err != nil {
+			return err
+		}
+		if failed = s.b.missing(e.Ops, failed); failed != nil {
+			return failed.err(len(e.Ops))
+		}
+		for _, write := range writes {
+			write()
+		}
+		s.record(e.Inbox, e.Key)
+		s.put(e.Ops, nil)
+		return nil
+	})
+}
+
+func (s *sender) Cancel(ctx context.Context, receipt string) error {
+	return s.call(ctx, "Cancel", receipt, func() error {
+		it := s.b.receipts[receipt]
+		if it == nil {
+			return fmt.Errorf("inmemory: cancel %q: %w", receipt, transport.ErrNotFound)
+		}
+		it.queue.discard(it)
+		return nil
+	})
+}
+
+// Hasten implements [transport.Hastener].
+func (s *sender) Hasten(ctx context.Context, queue string, handles []string) error {
+	return s.call(ctx, "Hasten", queue, func() error {
+		q, err := s.b.find(queue)
+		if err != nil {
+			return err
+		}
+		q.hasten(handles, time.Now())
+		return nil
+	})
+}
+
+// unhandled fails with ErrAlreadyHandled if the inbox has the id of the key, and succeeds without a
+// key. The broker is locked.
+func (s *sender) unhandled(name string, key *transport.HandledKey) error {
+	if key == nil {
+		return nil
+	}
+	in, err := s.inbox(name)
+	if err != nil {
+		return err
+	}
+	if in.state(*key) != transport.NotHandled {
+		return fmt.Errorf("inmemory: inbox %q: %w", name, transport.ErrAlreadyHandled)
+	}
+	return nil
+}
+
+// record adds a key, if there is one, to the inbox that unhandled has found. The broker is locked.
+func (s *sender) record(name string, key *transport.HandledKey) {
+	if key == nil {
+		return
+	}
+	in, now := s.b.inboxes[name], time.Now()
+	in.handled[key.ID] = handled{key.Sum, now}
+	in.order = append(in.order, recorded{key.ID, now})
 }

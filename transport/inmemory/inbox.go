@@ -2,7 +2,6 @@ package inmemory
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/holdfast-go/holdfast/transport"
@@ -30,53 +29,6 @@ type recorded struct {
 // bytesPerID is the size of an id in inbox, without the free space of the map.
 const bytesPerID = 16 + 32 + 40
 
-func (b *broker) createInbox(name string) {
-	if b.inboxes == nil {
-		b.inboxes = map[string]*inbox{}
-	}
-	if b.inboxes[name] == nil {
-		b.inboxes[name] = &inbox{handled: map[[16]byte]handled{}}
-	}
-}
-
-// inbox returns the inbox without the ids that are too old. The broker is locked.
-func (c *conn) inbox(name string) (*inbox, error) {
-	in := c.b.inboxes[name]
-	if in == nil {
-		return nil, fmt.Errorf("inmemory: inbox %q: %w", name, transport.ErrNoQueue)
-	}
-	if c.remember > 0 {
-		in.forgetBefore(time.Now().Add(-c.remember))
-	}
-	return in, nil
-}
-
-// unhandled fails with ErrAlreadyHandled if the inbox has the id of the key, and succeeds without a
-// key. The broker is locked.
-func (c *conn) unhandled(name string, key *transport.HandledKey) error {
-	if key == nil {
-		return nil
-	}
-	in, err := c.inbox(name)
-	if err != nil {
-		return err
-	}
-	if in.state(*key) != transport.NotHandled {
-		return fmt.Errorf("inmemory: inbox %q: %w", name, transport.ErrAlreadyHandled)
-	}
-	return nil
-}
-
-// record adds a key, if there is one, to the inbox that unhandled has found. The broker is locked.
-func (c *conn) record(name string, key *transport.HandledKey) {
-	if key == nil {
-		return
-	}
-	in, now := c.b.inboxes[name], time.Now()
-	in.handled[key.ID] = handled{key.Sum, now}
-	in.order = append(in.order, recorded{key.ID, now})
-}
-
 func (in *inbox) state(key transport.HandledKey) transport.HandledState {
 	switch h, ok := in.handled[key.ID]; {
 	case !ok:
@@ -99,11 +51,14 @@ func (in *inbox) forgetBefore(oldest time.Time) {
 	}
 }
 
-func (c *conn) FindHandled(
+// inboxStore is the part of a conn with the ids of handled messages.
+type inboxStore struct{ *core }
+
+func (is *inboxStore) FindHandled(
 	ctx context.Context, inbox string, keys []transport.HandledKey,
 ) (states []transport.HandledState, err error) {
-	err = c.call(ctx, "FindHandled", inbox, func() error {
-		in, err := c.inbox(inbox)
+	err = is.call(ctx, "FindHandled", inbox, func() error {
+		in, err := is.inbox(inbox)
 		if err != nil {
 			return err
 		}
@@ -116,9 +71,9 @@ func (c *conn) FindHandled(
 	return states, err
 }
 
-func (c *conn) InspectInbox(ctx context.Context, inbox string) (stats transport.InboxStats, err error) {
-	err = c.call(ctx, "InspectInbox", inbox, func() error {
-		in, err := c.inbox(inbox)
+func (is *inboxStore) InspectInbox(ctx context.Context, inbox string) (stats transport.InboxStats, err error) {
+	err = is.call(ctx, "InspectInbox", inbox, func() error {
+		in, err := is.inbox(inbox)
 		if err != nil {
 			return err
 		}
@@ -136,9 +91,9 @@ func (c *conn) InspectInbox(ctx context.Context, inbox string) (stats transport.
 	return stats, err
 }
 
-func (c *conn) ForgetHandled(ctx context.Context, inbox string, keys []transport.HandledKey) (n int, err error) {
-	err = c.call(ctx, "ForgetHandled", inbox, func() error {
-		in, err := c.inbox(inbox)
+func (is *inboxStore) ForgetHandled(ctx context.Context, inbox string, keys []transport.HandledKey) (n int, err error) {
+	err = is.call(ctx, "ForgetHandled", inbox, func() error {
+		in, err := is.inbox(inbox)
 		if err != nil {
 			return err
 		}

@@ -36,21 +36,6 @@ type record struct {
 	freed  chan struct{}     // closed when holder is over
 }
 
-func (b *broker) createRecords() {
-	if b.records == nil {
-		b.records = &records{byID: map[transport.RecordID]*record{}}
-	}
-}
-
-// table returns the table without the records that are old enough. The broker is locked.
-func (b *broker) table() (*records, error) {
-	if b.records == nil {
-		return nil, fmt.Errorf("inmemory: table of records: %w", transport.ErrNoQueue)
-	}
-	b.records.forget(time.Now())
-	return b.records, nil
-}
-
 // forget removes the ended records whose time is over, except locked ones.
 func (rs *records) forget(now time.Time) {
 	rs.ended = slices.DeleteFunc(rs.ended, func(id transport.RecordID) bool {
@@ -80,9 +65,9 @@ func (rs *records) free(t *tx, id transport.RecordID) {
 }
 
 // freeAll ends the locks of the transactions of a connection.
-func (rs *records) freeAll(c *conn) {
+func (rs *records) freeAll(c *core) {
 	for id, r := range rs.byID {
-		if r.holder != nil && r.holder.conn == c {
+		if r.holder != nil && r.holder.core == c {
 			rs.free(r.holder, id)
 		}
 	}
@@ -178,11 +163,11 @@ func (t *tx) Remove(ctx context.Context, id transport.RecordID) error {
 
 // call calls f with the broker locked, unless the call is refused or t is over.
 func (t *tx) call(ctx context.Context, verb string, id transport.RecordID, f func(*records) error) error {
-	return t.conn.call(ctx, verb, uuid.Text(id), func() error {
+	return t.core.call(ctx, verb, uuid.Text(id), func() error {
 		if t.isOver() {
 			return errTxOver
 		}
-		table, err := t.conn.b.table()
+		table, err := t.core.b.table()
 		if err != nil {
 			return err
 		}
@@ -192,7 +177,7 @@ func (t *tx) call(ctx context.Context, verb string, id transport.RecordID, f fun
 
 // store writes t's records. The broker is locked, and Conn.Close has not freed them.
 func (t *tx) store() {
-	now, table := time.Now(), t.conn.b.records
+	now, table := time.Now(), t.core.b.records
 	for _, c := range t.set.Changes() {
 		r := table.byID[c.Record.ID]
 		switch c.Verb {
@@ -219,16 +204,19 @@ func (t *tx) free() {
 	if len(t.set.Changes()) == 0 {
 		return
 	}
-	t.conn.b.mu.Lock()
-	defer t.conn.b.mu.Unlock()
+	t.core.b.mu.Lock()
+	defer t.core.b.mu.Unlock()
 	for _, c := range t.set.Changes() {
-		t.conn.b.records.free(t, c.Record.ID)
+		t.core.b.records.free(t, c.Record.ID)
 	}
 }
 
+// recordStore is the part of a conn with the records of handlers.
+type recordStore struct{ *core }
+
 // InspectRecords implements [transport.StateInspector].
-func (c *conn) InspectRecords(ctx context.Context, kind string) (stats transport.RecordStats, err error) {
-	err = c.records(ctx, "InspectRecords", kind, func(table *records) error {
+func (rs *recordStore) InspectRecords(ctx context.Context, kind string) (stats transport.RecordStats, err error) {
+	err = rs.records(ctx, "InspectRecords", kind, func(table *records) error {
 		for _, r := range table.of(kind) {
 			if r.Status == transport.RecordEnded {
 				stats.Ended++
@@ -243,8 +231,8 @@ func (c *conn) InspectRecords(ctx context.Context, kind string) (stats transport
 }
 
 // Records implements [transport.StateInspector].
-func (c *conn) Records(ctx context.Context, p transport.RecordPage) (found []transport.Record, err error) {
-	err = c.records(ctx, "Records", p.Kind, func(table *records) error {
+func (rs *recordStore) Records(ctx context.Context, p transport.RecordPage) (found []transport.Record, err error) {
+	err = rs.records(ctx, "Records", p.Kind, func(table *records) error {
 		for _, r := range table.of(p.Kind) {
 			if r.Name.Key > p.After && len(found) < p.Limit {
 				found = append(found, stateset.Copy(*r))
@@ -256,8 +244,8 @@ func (c *conn) Records(ctx context.Context, p transport.RecordPage) (found []tra
 }
 
 // Record implements [transport.StateInspector].
-func (c *conn) Record(ctx context.Context, id transport.RecordID) (found transport.Record, err error) {
-	err = c.records(ctx, "Record", uuid.Text(id), func(table *records) error {
+func (rs *recordStore) Record(ctx context.Context, id transport.RecordID) (found transport.Record, err error) {
+	err = rs.records(ctx, "Record", uuid.Text(id), func(table *records) error {
 		r := table.byID[id]
 		if r == nil || r.stored == nil {
 			return transport.ErrNoRecord
@@ -269,23 +257,23 @@ func (c *conn) Record(ctx context.Context, id transport.RecordID) (found transpo
 }
 
 // RemoveRecord implements [transport.StateInspector].
-func (c *conn) RemoveRecord(ctx context.Context, id transport.RecordID) error {
-	t := &tx{conn: c}
+func (rs *recordStore) RemoveRecord(ctx context.Context, id transport.RecordID) error {
+	t := &tx{core: rs.core}
 	defer t.free()
 	if _, err := t.load(ctx, id, nil); err != nil {
 		return err
 	}
 	t.set.Remove(id)
-	return c.records(ctx, "RemoveRecord", uuid.Text(id), func(*records) error {
+	return rs.records(ctx, "RemoveRecord", uuid.Text(id), func(*records) error {
 		t.store()
 		return nil
 	})
 }
 
 // records calls f with the broker locked, unless the call is refused.
-func (c *conn) records(ctx context.Context, verb, object string, f func(*records) error) error {
-	return c.call(ctx, verb, object, func() error {
-		table, err := c.b.table()
+func (rs *recordStore) records(ctx context.Context, verb, object string, f func(*records) error) error {
+	return rs.call(ctx, verb, object, func() error {
+		table, err := rs.b.table()
 		if err != nil {
 			return err
 		}

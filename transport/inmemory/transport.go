@@ -77,7 +77,7 @@ func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	if err := t.refuse(ctx, "Open", ""); err != nil {
 		return nil, err
 	}
-	c := &conn{t: t, b: &t.broker, remember: env.Remember, receivers: map[*receiver]bool{}}
+	c := newConn(t, env)
 	return withoutConn(c, t.Without), nil
 }
 

@@ -48,7 +48,7 @@ type ownTx interface {
 
 // tx collects the handler's writes until it is completed.
 type tx struct {
-	conn   *conn
+	core   *core
 	commit func(ctx context.Context, ops []transport.Operation, writes []func()) error
 
 	mu     sync.Mutex // guards the fields below
@@ -81,7 +81,7 @@ func (d *delivery) Begin(ctx context.Context) (transport.Tx, error) {
 	if err != nil {
 		return nil, err
 	}
-	return withoutTx(&tx{conn: d.conn, commit: d.completeWith}, d.conn.t.Without), nil
+	return withoutTx(&tx{core: d.conn.core, commit: d.completeWith}, d.conn.t.Without), nil
 }
 
 func (t *tx) Complete(ctx context.Context, ops []transport.Operation) error {
