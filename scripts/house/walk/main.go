@@ -20,7 +20,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint"
 	"github.com/holdfast-go/holdfast/header"
-	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/transport"
 	"github.com/holdfast-go/holdfast/transport/postgres"
 )
@@ -80,9 +79,7 @@ func walk(ctx context.Context, url string, outbox bool) (entered []string, err e
 	if err := send(ctx, cfg.Transport); err != nil {
 		return nil, err
 	}
-	if err := backoff.Sleep(ctx, rest); err != nil { // the message is due later
-		return nil, err
-	}
+	<-time.After(rest) // the message is due later
 	if err := coverage.ClearCounters(); err != nil {
 		return nil, fmt.Errorf("build with -cover -covermode=atomic and -coverpkg: %w", err)
 	}
@@ -91,9 +88,7 @@ func walk(ctx context.Context, url string, outbox bool) (entered []string, err e
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if err := backoff.Sleep(ctx, rest); err != nil {
-		return nil, err
-	}
+	<-time.After(rest)
 	return functions()
 }
 
