@@ -89,7 +89,7 @@ var rules = []rule{
 	{of: "endpoint/internal/outbox", ours: []string{
 		"endpoint/internal/audit", "endpoint/internal/destination", "endpoint/internal/notify", "endpoint/internal/panics",
 		"endpoint/internal/settle", "endpoint/internal/work", "header", "internal/backoff", "internal/copies", "internal/errtree",
-		"internal/envelope", "internal/pump", "internal/uuid", "recoverability", "transport",
+		"internal/envelope", "internal/pump", "internal/uuid", "pipeline", "recoverability", "transport",
 	}},
 	{of: "endpoint/internal/quarantine", ours: []string{
 		"endpoint/internal/names", "endpoint/internal/notify", "endpoint/internal/settle", "internal/backoff", "internal/copies",

@@ -128,17 +128,20 @@ func (l *launch) openRelay(ctx context.Context) (*outbox.Relay, error) {
 		Outbox: l.Timers, Conn: l.conn, Log: cfg.Logger, Notifier: l.Notifier, Refusals: &l.Auditor.Refusals,
 		Queue: l.names.Of(cfg.Name), AuditQueue: l.names.Of(cfg.AuditQueue),
 		RefusedFor: cfg.OutboxRefusedFor, StopTimeout: cfg.StopTimeout, InOrder: cfg.Concurrency == 1,
-		Settling: l.Settler.Context, Send: l.sendStored,
+		Settling: l.Settler.Context, Stage: l.relayStage(),
 		Unsent: func(queue string, err error) error { return &unsentError{queue, err} },
 	})
 }
 
-// sendStored sends operations of the outbox through the Relay stage.
-func (l *launch) sendStored(ctx context.Context, ops []transport.Operation) error {
-	if l.e.watchesRelay {
-		defer awaited(ctx, l.Calls, nameRelay)()
+// relayStage returns stage Relay. The watch counts the time of the behaviors.
+func (l *launch) relayStage() pipeline.Func[*pipeline.Relay] {
+	if !l.e.watchesRelay {
+		return l.e.relayed
 	}
-	return l.e.relayed(ctx, &pipeline.Relay{Operations: ops})
+	return func(ctx context.Context, r *pipeline.Relay) error {
+		defer awaited(ctx, l.Calls, nameRelay)()
+		return l.e.relayed(ctx, r)
+	}
 }
 
 // unsentError is the failure of a message that the broker refused after it was stored.

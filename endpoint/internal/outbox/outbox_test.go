@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/notify"
 	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -98,7 +99,7 @@ func perform(t *testing.T, conn *fakeConn, send func(context.Context) error) (*s
 	t.Helper()
 	yields := 0
 	r := &sender{book: new(destination.Book)}
-	r.Conn, r.Send = conn, func(ctx context.Context, _ []transport.Operation) error { return send(ctx) }
+	r.Conn, r.Stage = conn, func(ctx context.Context, _ *pipeline.Relay) error { return send(ctx) }
 	c := &call{ops: []transport.Operation{{Queue: "shipping"}}}
 	r.perform(t.Context(), c, func() { yields++ })
 	synctest.Wait()

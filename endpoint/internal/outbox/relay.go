@@ -127,7 +127,9 @@ func (r *Relay) receiveAll(ctx, receiving context.Context) {
 		last, began := receiving.Err() != nil, time.Now()
 		ds, err := r.listen(ctx, receiving)
 		if len(ds) > 0 {
-			r.works(ctx)
+			if r.longest > 0 {
+				r.works(ctx)
+			}
 			batches.Go(func() { r.send(ctx, ds) })
 			continue
 		}
@@ -143,7 +145,7 @@ func (r *Relay) receiveAll(ctx, receiving context.Context) {
 	}
 }
 
-// works records that a receive succeeded.
+// works records that a receive has succeeded after failed receives.
 func (r *Relay) works(ctx context.Context) {
 	r.note(ctx, nil)
 	r.pause.Reset()

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/pump"
+	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -43,8 +44,8 @@ type RelayConfig struct {
 	InOrder bool
 	// Settling returns the context of a call that settles a row.
 	Settling func() context.Context
-	// Send sends operations through the Relay stage.
-	Send func(context.Context, []transport.Operation) error
+	// Stage runs stage Relay, which sends operations.
+	Stage pipeline.Func[*pipeline.Relay]
 	// Unsent returns the failure of a message that a queue refused; "" for a published message.
 	Unsent func(queue string, err error) error
 }
@@ -101,7 +102,7 @@ func (c *call) byRow() (calls []*call) {
 // process would send the operations again after the next start.
 func (r *sender) dispatch(ctx context.Context, ops []transport.Operation) (err error) {
 	defer panics.Catch(&err)
-	return r.Send(ctx, ops)
+	return r.Stage(ctx, &pipeline.Relay{Operations: ops})
 }
 
 // move sends operations in the commit that removes the row.
