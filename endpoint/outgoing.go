@@ -12,7 +12,6 @@ import (
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/fault"
-	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/internal/timer"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/pipeline"
@@ -50,8 +49,8 @@ type scope struct {
 
 // caller is a Session, whose handler may have records.
 type caller interface {
-	// currentCall returns the call of the handler that runs; nil for a handler without records.
-	currentCall() *stateful.Call
+	// addOutgoing adds the headers that the handler's records have for each message.
+	addOutgoing(h *header.Map)
 }
 
 // send sends m to queue, or by the route of m if queue is empty. If the compiler inlined send, the
@@ -315,7 +314,7 @@ func (from *sender) addHeaders(live *live, out *pipeline.Outgoing, now time.Time
 	addSaga(out)
 	if out.Incoming != nil {
 		if s, ok := out.Incoming.Sender().(caller); ok {
-			s.currentCall().AddOutgoing(h)
+			s.addOutgoing(h)
 		}
 	}
 	if reply := out.ReplyTo; reply != "" {

@@ -152,11 +152,13 @@ func (s *Session) setCall(c *stateful.Call) {
 	s.call = c
 }
 
-// currentCall returns the call of the handler that runs, if it has records.
-func (s *Session) currentCall() *stateful.Call {
+// addOutgoing implements caller.
+func (s *Session) addOutgoing(h *header.Map) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.call
+	if s.call != nil {
+		s.call.AddOutgoing(h)
+	}
 }
 
 // begin starts the handler of a number, or all of them, perhaps again: see [work.Unit.Begin].

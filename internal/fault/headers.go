@@ -115,14 +115,8 @@ func AuditHeaders(received header.Map, more int) header.Map {
 }
 
 // ReturnedHeaders returns the headers of a message that ServiceControl has returned, as its sender
-// made them: without those of a fault. It reports false, without an allocation, for any other
-// message.
-func ReturnedHeaders(received header.Map) (h header.Map, returned bool) {
-	if _, returned = received.Lookup(header.RetryUniqueID); !returned {
-		return received, false
-	}
-	return without(received, 0, describesOwnFault), true
-}
+// made them: without those of a fault.
+func ReturnedHeaders(received header.Map) header.Map { return without(received, 0, describesOwnFault) }
 
 // ForwardHeaders returns the headers of a message that is forwarded to another queue: the received
 // ones without counts, first failure and history, so that the message has all its attempts there.

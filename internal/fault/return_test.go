@@ -95,7 +95,7 @@ func TestDecidedHeadersAreThoseOfTheErrorQueue(t *testing.T) {
 		}
 	}
 	returned := ReturnHeaders(waits)
-	byControl, _ := ReturnedHeaders(waits)
+	byControl := ReturnedHeaders(waits)
 	for _, h := range []header.Map{returned, ErrorHeaders(waits, header.Map{}), byControl} {
 		if value, ok := h.Lookup(header.HoldfastFaultDecided); ok {
 			t.Errorf("the header stays: %q", value)

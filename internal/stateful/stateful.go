@@ -119,11 +119,8 @@ func (c *Call) SetOutgoing(name, value string) {
 	c.outgoing = append(c.outgoing, header.Field{Name: name, Value: value})
 }
 
-// AddOutgoing adds the headers of SetOutgoing to h. A nil Call has none.
+// AddOutgoing adds the headers of SetOutgoing to h.
 func (c *Call) AddOutgoing(h *header.Map) {
-	if c == nil {
-		return
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range c.outgoing {

@@ -31,8 +31,6 @@ func TestKindsOfEndpointsDiffer(t *testing.T) {
 
 func TestHeadersOfACallAreDefaults(t *testing.T) {
 	h := header.New(header.Field{Name: "a", Value: "theirs"})
-	var none *Call
-	none.AddOutgoing(&h)
 	c := new(Call)
 	c.SetOutgoing("a", "ours")
 	c.SetOutgoing("b", "ours")

@@ -73,16 +73,18 @@ func (a *Attempt) Finish(ctx context.Context, ops []transport.Operation) error {
 	if a.Outbox != nil {
 		return a.store(ctx, tx, ops)
 	}
-	ops, err := a.Timers.Apart(ctx, ops, a.Unit.Cancelled())
-	if err != nil {
-		return err //nolint:wrapcheck // the outbox names itself
+	if a.Timers != nil {
+		var err error
+		if ops, err = a.Timers.Apart(ctx, ops, a.Unit.Cancelled()); err != nil {
+			return err //nolint:wrapcheck // the outbox names itself
+		}
 	}
 	recorder, ok := a.Received.(transport.HandledRecorder)
 	if !ok || a.Unit.Key == nil {
 		return a.audit.Complete(ctx, tx, ops, &a.audited, "")
 	}
 	recorder.RecordHandled(a.Inbox.Name, a.Unit.Key)
-	err = a.audit.Complete(ctx, tx, ops, &a.audited, "")
+	err := a.audit.Complete(ctx, tx, ops, &a.audited, "")
 	if err != nil {
 		recorder.RecordHandled("", nil) // the message may be completed with a copy for later
 		return a.Unit.Fail(&work.CommitError{Err: err})

@@ -29,6 +29,7 @@ type road struct {
 	arrival   []arrivalGuard
 	admission []admissionGuard
 	attempt   []attemptGuard
+	ends      []func(m *Message) // called when the processing has ended
 }
 
 // roads are the roads of an endpoint.
@@ -45,6 +46,7 @@ func newRoads(s *Shared) (r roads) {
 	r.composeArrival(s)
 	r.composeAdmission(s)
 	r.composeAttempt(s)
+	r.composeEnds(s)
 	return r
 }
 
@@ -108,6 +110,20 @@ func (r *roads) composeAttempt(s *Shared) {
 	}
 	begins(refuseParked, &r.quarantine)
 }
+
+func (r *roads) composeEnds(s *Shared) {
+	if s.Locks != nil { // before passTurn: the message with the next turn may need the keys
+		r.ordinary.ends = append(r.ordinary.ends, giveUpKeys)
+		r.quarantine.ends = append(r.quarantine.ends, giveUpKeys)
+	}
+	if s.Throttle.Any() {
+		r.ordinary.ends = append(r.ordinary.ends, passTurn)
+	}
+}
+
+func giveUpKeys(m *Message) { m.Keys.GiveUp(m.Slot) }
+
+func passTurn(m *Message) { m.turn.Pass() }
 
 func startSlowly(_ context.Context, m *Message) outcome {
 	m.Slow.Arrived()
@@ -252,7 +268,7 @@ func recognize(ctx context.Context, a *Attempt) (outcome, error) {
 // suspect moves a message over which the process may crash to quarantine.
 func suspect(ctx context.Context, a *Attempt) (outcome, error) {
 	q := a.Quarantine
-	if a.cleared || !q.Suspects(&a.Delivery) {
+	if a.Receive.Attempt.N < 2 || a.cleared || !q.Suspects(&a.Delivery) {
 		return nil, nil
 	}
 	err := q.Move(ctx, &a.Delivery, a.Message)

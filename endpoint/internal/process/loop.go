@@ -45,8 +45,11 @@ func (l *Loop) Forward(ctx context.Context, m *Message, derive Derive) {
 // process makes attempts at the message, as far as the guards permit, until the message is settled,
 // or left to the broker to deliver again.
 func (r *road) process(ctx context.Context, m *Message) {
-	defer m.turn.Pass()
-	defer m.Keys.GiveUp(m.Slot)
+	defer func() {
+		for _, end := range r.ends {
+			end(m)
+		}
+	}()
 	if r.arrive(ctx, m) {
 		r.repeat(ctx, m)
 	}

@@ -74,10 +74,12 @@ func (m *Message) succeeded(ctx context.Context) {
 	if m.exclusive == nil {
 		m.Slow.Succeeded(n)
 	}
-	if m.exclusive != nil || (n > 1 || m.Inline > 0) && !m.LostLease() || m.turn.IsRemembered() {
+	if m.exclusive != nil || (n > 1 || m.Inline > 0) && !m.LostLease() {
 		m.ForgetFailures()
 	}
-	m.turn.Succeeded(ctx, &m.Delivery)
+	if m.turn.Limit != nil {
+		m.turn.Succeeded(ctx, &m.Delivery)
+	}
 }
 
 // keep reports a message that can be neither settled nor moved. The message is requeued.

@@ -15,15 +15,15 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Suspects reports whether a message is to be moved to quarantine instead of being handled. If the
-// broker does not count, a message is suspected that was delivered before and neither failed nor
-// lost its lease here.
+// Suspects reports whether a message that was delivered before is to be moved to quarantine instead
+// of being handled. If the broker does not count, a message is suspected that neither failed nor lost
+// its lease here.
 func (q *Quarantine) Suspects(d *settle.Delivery) bool {
-	a := d.Received.Attempt()
-	if a.N < 2 || q.missing.Load() {
+	if q.missing.Load() {
 		return false
 	}
 	known, ok := d.Failures.Known(d.FailureKey())
+	a := d.Received.Attempt()
 	if !a.Exact {
 		return !ok
 	}

@@ -63,7 +63,6 @@ func TestAMessageIsSuspected(t *testing.T) {
 		missing bool
 		want    bool
 	}{
-		"a first delivery":                     {attempt: transport.Attempt{N: 1}},
 		"counted, as often as is allowed":      {attempt: transport.Attempt{N: 3, Exact: true}},
 		"counted, and delivered too often":     {attempt: transport.Attempt{N: 4, Exact: true}, want: true},
 		"counted, and failed here":             {attempt: transport.Attempt{N: 4, Exact: true}, failed: 1},

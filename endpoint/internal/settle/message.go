@@ -27,10 +27,13 @@ func IsNamed(id string) bool {
 // OriginalOf returns a received message as the sender made the message, and its id. A packed
 // message is unpacked, whoever has returned it.
 func OriginalOf(received *transport.Message) (m *transport.Message, id string) {
-	m = copies.Unpacked(received)
-	if h, returned := fault.ReturnedHeaders(m.Headers); returned {
+	m = received
+	if _, packed := m.Headers.Lookup(header.HoldfastReceived); packed {
+		m = copies.Unpacked(m)
+	}
+	if _, returned := m.Headers.Lookup(header.RetryUniqueID); returned {
 		own := *m
-		own.Headers, m = h, &own
+		own.Headers, m = fault.ReturnedHeaders(m.Headers), &own
 	}
 	if id = cmp.Or(m.ID, m.Headers.Get(header.MessageID)); id == "" && m.NativeID != "" {
 		id = numberedID + m.NativeID // of another producer

@@ -313,7 +313,10 @@ func (t *Turn) add(d *settle.Delivery, now time.Time) {
 
 // Succeeded records that the message of d was handled.
 func (t *Turn) Succeeded(ctx context.Context, d *settle.Delivery) {
-	if t.Limit != nil && t.Limit.succeeded() {
+	if t.isRemembered() {
+		d.ForgetFailures()
+	}
+	if t.Limit.succeeded() {
 		t.Limit.report(ctx, d, nil, time.Now())
 	}
 }
@@ -333,9 +336,9 @@ func (t *Turn) Headers(d *settle.Delivery) header.Map {
 	return fault.DeferHeaders(d.Original.Headers, used, t.all(d))
 }
 
-// IsRemembered reports whether this process remembers the failures of the message that used up no
+// isRemembered reports whether this process remembers the failures of the message that used up no
 // retry, because the transport has no copies for later.
-func (t *Turn) IsRemembered() bool { return t.Limit != nil && t.Limit.MaxDelay == 0 }
+func (t *Turn) isRemembered() bool { return t.Limit != nil && t.Limit.MaxDelay == 0 }
 
 // Remember has this process remember the failures of the message that used up no retry.
 func (t *Turn) Remember(d *settle.Delivery) { d.Failures.SetThrottled(d.FailureKey(), t.all(d)) }
@@ -344,7 +347,7 @@ func (t *Turn) Remember(d *settle.Delivery) { d.Failures.SetThrottled(d.FailureK
 // when it decides: then the message has another delivery of the same copy.
 func (t *Turn) earlier(d *settle.Delivery, now time.Time) fault.Throttled {
 	switch {
-	case t.IsRemembered():
+	case t.isRemembered():
 		known, _ := d.Failures.Known(d.FailureKey())
 		return known.Throttled
 	case d.Received.Attempt().N > 1:
