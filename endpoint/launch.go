@@ -133,13 +133,3 @@ func (l *launch) openSource(
 func (l *launch) watch(ctx context.Context, r *pump.Reception) func(error) {
 	return func(err error) { l.Notifier.Outage(ctx, r.Queue, r.Note(err)) }
 }
-
-// receive returns the message of a delivery.
-func (l *launch) receive(
-	d transport.Delivery, slot *pump.Slot, queue string, arrivals *keylock.Arrivals,
-) *process.Message {
-	r := &received{e: l.e, site: &l.site}
-	r.Attempts = r
-	r.Begin(&l.Shared, d, slot, queue, arrivals)
-	return &r.Message
-}

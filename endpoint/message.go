@@ -3,12 +3,14 @@ package endpoint
 import (
 	"fmt"
 	"reflect"
+	"runtime"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/fault"
 )
 
 // Message is a Go struct with its name in headers. [Command], [Event] and [Response] make one.
@@ -150,3 +152,32 @@ const notText = "has a control character or invalid UTF-8, which not every broke
 
 // queueName reports whether a queue of the endpoint may have a name.
 func queueName(name string) bool { return isText(name) && !strings.Contains(name, "@") }
+
+// handledType returns the struct or interface of a handler of t. A pointer to an interface is
+// returned unchanged: no type implements it.
+func handledType(t reflect.Type) reflect.Type {
+	if s := structType(t); s.Kind() != reflect.Interface {
+		return s
+	}
+	return t
+}
+
+// shortName returns the name of a function without the path of the package, for example
+// "billing.(*Service).Charge".
+func shortName(function string) string { return function[strings.LastIndexByte(function, '/')+1:] }
+
+// structType returns the struct type of t, a struct or a pointer to one.
+func structType(t reflect.Type) reflect.Type {
+	if t.Kind() == reflect.Pointer {
+		return t.Elem()
+	}
+	return t
+}
+
+// frameOf returns the function of the user at pc. The method of a value has no place in the source,
+// because the compiler makes the function.
+func frameOf(pc uintptr) fault.Frame {
+	f := runtime.FuncForPC(pc)
+	file, line := f.FileLine(pc)
+	return fault.Frame{Func: strings.TrimSuffix(f.Name(), "-fm"), File: file, Line: line}
+}

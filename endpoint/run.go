@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/audit"
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
+	"github.com/holdfast-go/holdfast/endpoint/internal/process"
 	"github.com/holdfast-go/holdfast/endpoint/internal/quarantine"
 	"github.com/holdfast-go/holdfast/internal/backoff"
 	"github.com/holdfast-go/holdfast/internal/pump"
@@ -271,4 +272,14 @@ func abandon(ctx context.Context, e *Endpoint) error {
 	case <-time.After(closeGrace):
 	}
 	return &StuckError{Endpoint: e.cfg.Name, Handlers: stuck}
+}
+
+// receive returns the message of a delivery.
+func (l *launch) receive(
+	d transport.Delivery, slot *pump.Slot, queue string, arrivals *keylock.Arrivals,
+) *process.Message {
+	r := &received{e: l.e, site: &l.site}
+	r.Attempts = r
+	r.Begin(&l.Shared, d, slot, queue, arrivals)
+	return &r.Message
 }

@@ -1,12 +1,15 @@
 package fault
 
 import (
+	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/header"
+	"github.com/holdfast-go/holdfast/internal/errtree"
+	"github.com/holdfast-go/holdfast/internal/strictjson"
 	"github.com/holdfast-go/holdfast/recoverability"
 )
 
@@ -186,3 +189,208 @@ func describesFault(name string) bool {
 func describesException(name string) bool { return header.KindOf(name) == header.KindException }
 
 func describesOwnFault(name string) bool { return header.KindOf(name) == header.KindFault }
+
+// maxCount bounds the counts that are read from headers.
+const maxCount = 1 << 20
+
+// DelayedRetries returns the number of delayed retries in the headers; 0 if it is missing or
+// invalid.
+func DelayedRetries(h header.Map) int { return count(h.Get(header.Retries)) }
+
+// UsedRetries returns the number of immediate retries of this cycle that were used up before the
+// copy with these headers was made; 0 if it is missing or invalid.
+func UsedRetries(h header.Map) int { return count(h.Get(header.HoldfastUsedRetries)) }
+
+// Returns returns how often the message was returned from an error queue; 0 if the header is
+// missing or invalid.
+func Returns(h header.Map) int { return count(h.Get(header.HoldfastReturns)) }
+
+func count(value string) int {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 0 || n > maxCount {
+		return 0
+	}
+	return n
+}
+
+// FirstFailure returns the time of the message's first failure in the headers. It returns now if
+// that is missing, invalid, or in the future.
+func FirstFailure(h header.Map, now time.Time) time.Time {
+	return past(h.Get(header.HoldfastFirstFailure), now)
+}
+
+// past parses a time that is not after now, and returns now for any other text.
+func past(text string, now time.Time) time.Time {
+	t, err := header.ParseTime(text)
+	if err != nil || t.After(now) {
+		return now
+	}
+	return t
+}
+
+// Throttled counts the failures of a message that used up no retry, because attempts were limited,
+// since the policy last decided.
+type Throttled struct {
+	Failures int
+	Since    time.Time // of the first; zero before
+}
+
+// Add returns t with one more failure.
+func (t Throttled) Add(now time.Time) Throttled {
+	if t.Failures++; t.Failures == 1 || t.Since.IsZero() {
+		t.Since = now
+	}
+	return t
+}
+
+// ThrottledFailures returns the failures that [DeferHeaders] wrote. A time that is invalid or in
+// the future is now.
+func ThrottledFailures(h header.Map, now time.Time) Throttled {
+	n := count(h.Get(header.HoldfastThrottledFailures))
+	if n == 0 {
+		return Throttled{}
+	}
+	return Throttled{n, past(h.Get(header.HoldfastThrottledSince), now)}
+}
+
+const (
+	maxPast     = 10       // failures
+	maxPastText = 200      // bytes
+	maxClass    = 100      // bytes
+	maxHistory  = 32 << 10 // bytes of a header that is parsed
+)
+
+// ParseHistory parses a header [header.HoldfastHistory] or [header.HoldfastFaultHistory]. It
+// returns the first failure and the latest, ten at most, oldest first; none if the header is
+// invalid.
+func ParseHistory(text string) []recoverability.Past {
+	if len(text) > maxHistory {
+		return nil
+	}
+	var history []recoverability.Past
+	if err := strictjson.Unmarshal([]byte(text), &history); err != nil {
+		return nil
+	}
+	return shorten(history)
+}
+
+// historyText returns the value of a history header.
+func historyText(history []recoverability.Past) string {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(shorten(history)); err != nil { // a year of five digits
+		return ""
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// Past returns f as an entry of the history, with the text and the class of the fault headers.
+func Past(f recoverability.Failure, fault header.Map) recoverability.Past {
+	text := errtree.Cut(fault.Get(header.ExceptionMessage), maxPastText)
+	return recoverability.Past{
+		Time: f.Now.UTC(), Attempt: f.Attempt, Delayed: f.Delayed,
+		Class: errtree.Cut(fault.Get(header.HoldfastFaultClass), maxClass),
+		Text:  strings.Clone(text), Instance: f.Instance,
+	}
+}
+
+// shorten removes the failures after the first, as far as there are too many.
+func shorten(history []recoverability.Past) []recoverability.Past {
+	if over := len(history) - maxPast; over > 0 {
+		return slices.Concat(history[:1], history[1+over:])
+	}
+	return history
+}
+
+// maxTrimmed bounds a header of [Trim], in bytes.
+const maxTrimmed = 512
+
+// Trim returns fault headers for a broker that refuses the whole ones: without the history, and
+// with no header over 512 bytes. The stack contains the cut text of the error whole, or not at all,
+// and its first frame.
+func Trim(fault header.Map) header.Map {
+	var h header.Map
+	h.Reserve(fault.Len())
+	for name, value := range fault.All() {
+		if name != header.HoldfastFaultHistory {
+			h.Set(name, errtree.Cut(value, maxTrimmed))
+		}
+	}
+	text, stack := trimTexts(fault.Get(header.ExceptionMessage), fault.Get(header.ExceptionStackTrace))
+	for name, value := range map[string]string{header.ExceptionMessage: text, header.ExceptionStackTrace: stack} {
+		if _, ok := h.Lookup(name); ok {
+			h.Set(name, value)
+		}
+	}
+	return h
+}
+
+// trimTexts cuts the text of an error, and the stack so that it contains the cut text whole, and
+// the first frame.
+func trimTexts(text, stack string) (shortText, shortStack string) {
+	shortText = errtree.Cut(text, maxTrimmed)
+	at := strings.Index(stack, text)
+	if i := strings.Index(stack, ": "+text+"\n"); i >= 0 { // the text may be a part of the type
+		at = i + 2
+	}
+	switch {
+	case text == "" || at < 0:
+		return shortText, errtree.Cut(stack, maxTrimmed)
+	case at > maxTrimmed/2: // no room for both
+		return shortText, errtree.Cut(stack[:at], maxTrimmed)
+	}
+	frame, rest := firstFrame(stack[at+len(text):])
+	if maxTrimmed-at-len(frame) < min(len(text), maxTrimmed/4) {
+		frame, _, _ = strings.Cut(frame, " in ")
+	}
+	shortText = errtree.Cut(text, maxTrimmed-at-len(frame))
+	stack = stack[:at] + shortText + frame + strings.ReplaceAll(rest, text, shortText)
+	return shortText, cutBeside(stack, shortText, maxTrimmed)
+}
+
+// firstFrame splits the rest of a stack after the text of the error behind its first line, if that
+// is a frame.
+func firstFrame(stack string) (frame, rest string) {
+	if !strings.HasPrefix(stack, "\n   at ") {
+		return "", stack
+	}
+	end := strings.IndexByte(stack[1:], '\n') + 1
+	if end == 0 {
+		end = len(stack)
+	}
+	return stack[:min(end, maxFrame+1)], stack[end:]
+}
+
+const maxShort = 100 // bytes of a header of Short
+
+// Short returns the headers of [Minimal], and with them the type of the error and the host, by
+// which ServiceControl groups and shows the message. The host is left out where its name is long: a
+// cut one is another host.
+func Short(fault header.Map) header.Map {
+	h := Minimal(fault)
+	if typ, ok := fault.Lookup(header.ExceptionType); ok {
+		h.Set(header.ExceptionType, errtree.Cut(typ, maxShort))
+	}
+	id, host := fault.Get(header.HostID), fault.Get(header.HostDisplayName)
+	if id != "" && host != "" && len(id)+len(host) <= maxShort {
+		h.Set(header.HostID, id)
+		h.Set(header.HostDisplayName, host)
+	}
+	return h
+}
+
+// Minimal returns the fault headers without which a message cannot be understood and returned: the
+// queue, the time, the class of the error, and the endpoint, with which ServiceControl recognizes
+// the message if it fails again.
+func Minimal(fault header.Map) header.Map {
+	var h header.Map
+	for _, name := range []string{
+		header.FailedQ, header.TimeOfFailure, header.HoldfastFaultClass, header.ProcessingEndpoint,
+	} {
+		if value, ok := fault.Lookup(name); ok {
+			h.Set(name, value)
+		}
+	}
+	return h
+}

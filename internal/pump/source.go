@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -229,4 +230,143 @@ func (s *Source) Close() error {
 		return o.receiver.Close()
 	}
 	return nil
+}
+
+// A Group is a set of pumps of which all can be made to rest, so that one message is processed
+// exclusively. Groups do not know of each other. A Group is safe for concurrent use.
+type Group struct {
+	turn chan struct{} // holds a token from Exclusive to Shared
+
+	mu      sync.Mutex // guards the rest
+	pumps   []*Pump
+	resting bool
+}
+
+// NewGroup returns a group without pumps.
+func NewGroup() *Group { return &Group{turn: make(chan struct{}, 1)} }
+
+// Join adds a pump that does not run yet. The pump begins at rest between [Group.Exclusive] and
+// [Group.Shared].
+func (g *Group) Join(p *Pump) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pumps = append(g.pumps, p)
+	if g.resting {
+		_ = p.Quiesce(context.Background()) // returns at once: p does not run yet
+	}
+}
+
+// Leave removes a pump that has ended.
+func (g *Group) Leave(p *Pump) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pumps = slices.DeleteFunc(g.pumps, func(other *Pump) bool { return other == p })
+}
+
+// Exclusive returns nil when no pump of the group processes a message, and none starts one before
+// [Group.Shared] is called. When ctx ends first it returns the cause, and the pumps continue. A
+// second caller waits for the first one's Shared.
+func (g *Group) Exclusive(ctx context.Context) error {
+	select {
+	case g.turn <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := g.quiesce(ctx); err != nil {
+		g.Shared()
+		return err
+	}
+	return nil
+}
+
+func (g *Group) quiesce(ctx context.Context) error {
+	pumps := g.setResting(true)
+	errs := make(chan error, len(pumps))
+	for _, p := range pumps {
+		go func() { errs <- p.Quiesce(ctx) }()
+	}
+	var err error
+	for range pumps {
+		if e := <-errs; e != nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// Shared lets all pumps continue after a successful [Group.Exclusive].
+func (g *Group) Shared() {
+	for _, p := range g.setResting(false) {
+		p.Resume()
+	}
+	<-g.turn
+}
+
+func (g *Group) setResting(resting bool) []*Pump {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.resting = resting
+	return slices.Clone(g.pumps)
+}
+
+// slowStartMost bounds a slow start.
+const slowStartMost = 5 * time.Second
+
+// A SlowStart makes sources handle one message at a time after a start, until a message without an
+// earlier delivery succeeds, for 5 s at most from the first message on. A first handled message
+// without an earlier delivery ends the slow start at once. The reason: a message that was delivered
+// before may have crashed the process, and each message in flight at the next crash is redelivered
+// with a higher delivery count.
+//
+// The zero value is ready to use; nil does nothing. Arrived, Received and Succeeded are safe for
+// concurrent use.
+type SlowStart struct {
+	sources  []*Source
+	phase    atomic.Int32
+	received atomic.Bool // a message that handlers receive
+}
+
+const (
+	startBegun int32 = iota // no message has arrived
+	startSlow
+	startOver
+)
+
+// Add makes a source start slowly. It is called before the source runs.
+func (s *SlowStart) Add(source *Source) {
+	s.sources = append(s.sources, source)
+	source.setSlow(true)
+}
+
+// Arrived is called for each message, also for a message that no handler receives.
+func (s *SlowStart) Arrived() {
+	if s != nil && s.phase.Load() == startBegun && s.phase.CompareAndSwap(startBegun, startSlow) {
+		time.AfterFunc(slowStartMost, s.end)
+	}
+}
+
+// Received is called with the delivery count of each message that handlers receive, after Arrived.
+func (s *SlowStart) Received(count int) {
+	if s == nil || s.phase.Load() == startOver || s.received.Swap(true) {
+		return
+	}
+	if count < 2 {
+		s.end()
+	}
+}
+
+// Succeeded is called with the delivery count of each message that is processed successfully.
+func (s *SlowStart) Succeeded(count int) {
+	if s != nil && count < 2 && s.phase.Load() == startSlow {
+		s.end()
+	}
+}
+
+func (s *SlowStart) end() {
+	if s.phase.Swap(startOver) == startOver {
+		return
+	}
+	for _, source := range s.sources {
+		source.setSlow(false)
+	}
 }

@@ -8,14 +8,18 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/endpoint/internal/names"
+	"github.com/holdfast-go/holdfast/endpoint/internal/notify"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/uuid"
+	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -256,4 +260,144 @@ func (m *Message) report(ctx context.Context) {
 	if m.refused != nil && !m.LostLease() {
 		m.refused.copied.Report(ctx, "the audit copy of a message was refused and moved to the error queue: the message was handled")
 	}
+}
+
+const (
+	// ackQueueThere and ackQueueMissing are for how long the answer of a look is used.
+	ackQueueThere   = time.Minute
+	ackQueueMissing = 10 * time.Second
+)
+
+// ackQueue remembers whether the queue that ServiceControl named last is missing, so that the
+// broker is not asked for every message. The zero value knows no queue.
+type ackQueue struct {
+	mu    sync.Mutex // guards the rest; held during a look, so that there is one at a time
+	name  string
+	there bool // the queue exists, or the answer is not known
+	until time.Time
+}
+
+// exists reports whether the queue exists or may exist: from memory, or by calling look. Only
+// [transport.ErrNoQueue] says that there is none: the endpoint may have the right to send to a
+// queue, and not to inspect it.
+func (q *ackQueue) exists(name string, look func() error) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.name == name && time.Now().Before(q.until) {
+		return q.there
+	}
+	err := look()
+	valid := ackQueueMissing // also where the broker did not answer
+	if err == nil {
+		valid = ackQueueThere
+	}
+	q.name, q.there, q.until = name, !errors.Is(err, transport.ErrNoQueue), time.Now().Add(valid)
+	return q.there
+}
+
+// forget makes the next message look again. It is called after a failed send: the queue may be
+// deleted.
+func (q *ackQueue) forget() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.until = time.Time{}
+}
+
+// missing records that a queue that seemed to exist does not.
+func (q *ackQueue) missing(name string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.name, q.there, q.until = name, false, time.Now().Add(ackQueueMissing)
+}
+
+// Refusals moves messages of the endpoint itself, such as audit copies, to the error queue, if
+// their queue has refused them.
+type Refusals struct {
+	ErrorQueue string
+	Host       fault.Host
+	Instance   string
+	Config     recoverability.Config
+	Names      *names.Queues
+	Notifier   *notify.Notifier
+	Log        *slog.Logger
+}
+
+// Refused is a message that its queue refused. The copies for the error queue name the queue as the
+// place of the failure, so that a return brings the message to the queue.
+type Refused struct {
+	of      *Refusals
+	message *transport.Message
+	failure recoverability.Failure
+	part    string // of the endpoint that sent the message
+}
+
+// Of returns the refusal of a message by a queue. part is the part of the endpoint that sent the
+// message.
+func (r *Refusals) Of(m *transport.Message, queue string, err error, part string) *Refused {
+	now := time.Now()
+	return &Refused{of: r, message: m, part: part, failure: recoverability.Failure{
+		Err: err, MessageID: m.ID, Type: settle.FirstType(m.Headers), Queue: queue, Headers: m.Headers, Body: m.Body,
+		FirstFailure: now, Now: now, Instance: r.Instance, Config: r.Config,
+	}}
+}
+
+// ToErrorQueue calls send with one copy for the error queue after the other, until the queue
+// accepts a copy or refuses all of them.
+func (c *Refused) ToErrorQueue(send func(transport.Operation) error) (err error) {
+	full := fault.Headers(c.failure, c.of.Host, fault.Frame{Func: "github.com/holdfast-go/holdfast/endpoint." + c.part})
+	full.Set(header.FailedQ, c.of.Names.Address(c.failure.Queue))
+	for _, m := range copies.ForErrorQueue(c.message, full) {
+		if err = send(transport.Operation{Message: m, Queue: c.of.ErrorQueue}); !copies.OfMessage(err) {
+			return err
+		}
+	}
+	return err
+}
+
+// Report logs and notifies that the error queue has a copy.
+func (c *Refused) Report(ctx context.Context, text string) {
+	f, queue := c.failure, c.of.ErrorQueue
+	c.of.Log.ErrorContext(ctx, text, //nolint:sloglint // the texts are constants of the callers
+		slog.String("message", errtree.Cut(f.MessageID, settle.MaxLogged)),
+		slog.String("type", errtree.Cut(f.Type, settle.MaxLogged)),
+		slog.String("queue", f.Queue), slog.String("error_queue", queue), slog.Any("error", f.Err))
+	c.of.Notifier.Notify(ctx, recoverability.Notification{
+		Kind: recoverability.MovedToError, Action: recoverability.MoveToError{Queue: queue}, Failure: &f, To: queue,
+	})
+}
+
+// refusedAudit is the audit copy of a handled message, which the audit queue has refused because of
+// the content. The message must not be handled again: the copy moves to the error queue.
+type refusedAudit struct {
+	err    error // of the audit queue
+	tried  int   // candidates that the error queue refused, and the driver did not foresee
+	ended  bool  // the error queue refused all candidates
+	copied *Refused
+}
+
+// next returns the next candidate for the error queue of op, the audit copy. After the last
+// candidate next returns the last candidate again.
+func (a *refusedAudit) next(
+	op transport.Operation, by *Refusals, checker transport.Checker,
+) transport.Operation {
+	a.copied = by.Of(op.Message, op.Queue, &copies.CopyError{
+		Doing: fmt.Sprintf("the message was handled, and its audit copy could not be sent to queue %q", op.Queue),
+		Err:   a.err,
+	}, "audit")
+	skip := a.tried
+	a.ended = true
+	_ = a.copied.ToErrorQueue(func(candidate transport.Operation) error {
+		op = candidate
+		if checker != nil {
+			if err := checker.Check(&candidate); copies.OfMessage(err) {
+				return err
+			}
+		}
+		if skip--; skip >= 0 {
+			return transport.ErrContent
+		}
+		a.ended = false
+		return nil
+	})
+	return op
 }

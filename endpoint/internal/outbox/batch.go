@@ -444,3 +444,113 @@ func (b *batch) storeAgain(row *storedRow, rest []transport.Operation, after tim
 	}
 	return completer.CompleteWith(b.sender.Settling(), stored)
 }
+
+// rowsHeld are the rows of a batch. The leases of the rows are renewed.
+type rowsHeld struct {
+	mu   sync.Mutex // guards rows
+	rows []*storedRow
+}
+
+func (h *rowsHeld) add(row *storedRow) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.rows = append(h.rows, row)
+}
+
+// all returns the rows.
+func (h *rowsHeld) all() []*storedRow {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.rows)
+}
+
+// drop removes the rows that match.
+func (h *rowsHeld) drop(match func(*storedRow) bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.rows = slices.DeleteFunc(h.rows, match)
+}
+
+// renew renews the leases of the rows until stop is called.
+func (h *rowsHeld) renew(
+	ctx context.Context, receiver transport.Receiver, lease time.Duration,
+) (stop func()) {
+	renewer, ok := receiver.(transport.Renewer)
+	if !ok || lease <= 0 {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var renewing sync.WaitGroup
+	renewing.Go(func() {
+		tick := time.NewTicker(min(lease/3, renewEvery))
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				h.renewOnce(ctx, renewer)
+			}
+		}
+	})
+	return func() {
+		cancel()
+		renewing.Wait()
+	}
+}
+
+func (h *rowsHeld) renewOnce(ctx context.Context, renewer transport.Renewer) {
+	rows := h.all()
+	if len(rows) == 0 {
+		return
+	}
+	ds := make([]transport.Delivery, len(rows))
+	for i, row := range rows {
+		ds[i] = row.delivery
+	}
+	for i, err := range renewer.Renew(ctx, ds) {
+		if errors.Is(err, transport.ErrLeaseLost) {
+			rows[i].lost.Store(true)
+		}
+	}
+}
+
+// renewEvery is the longest time between two renewals: the lease of a row that was stored for this
+// process is shorter than other leases.
+const renewEvery = 3 * time.Second
+
+// firstRow returns the number of operations of the first row.
+func firstRow(owners []owner) int {
+	n := slices.IndexFunc(owners, func(o owner) bool { return o.row != owners[0].row })
+	if n < 0 {
+		return len(owners)
+	}
+	return n
+}
+
+// takeRefused removes the time of the first refusal from a stored message, and returns the time;
+// zero if there is none.
+func takeRefused(m *transport.Message) time.Time {
+	text := m.Headers.Get(header.HoldfastOutboxRefused)
+	if text == "" {
+		return time.Time{}
+	}
+	m.Headers.Del(header.HoldfastOutboxRefused)
+	refused, err := header.ParseTime(text)
+	if err != nil {
+		return time.Time{} // no relay has written the text
+	}
+	return refused
+}
+
+// withRefused returns an operation whose message has the time of the first refusal, to be stored.
+func withRefused(op transport.Operation, refused time.Time) transport.Operation {
+	if refused.IsZero() {
+		return op
+	}
+	m := *op.Message
+	m.Headers = m.Headers.Clone()
+	m.Headers.Set(header.HoldfastOutboxRefused, header.FormatTime(refused))
+	op.Message = &m
+	return op
+}

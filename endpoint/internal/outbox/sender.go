@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -401,3 +402,164 @@ func (r *sender) noteRemoval(ctx context.Context, err error) {
 			"it is tried again, because they would be sent again", slog.Any("error", work.WithAdvice(err)))
 	}
 }
+
+// queuesRefuse is the time after which the outbox sends a message again that the destination and the
+// error queue have refused.
+const queuesRefuse = time.Minute
+
+// refusedRows are the messages of the outbox that the destination and the error queue have refused.
+// A message that another instance sends is forgotten after a while.
+type refusedRows struct {
+	count atomic.Int32 // of ids
+
+	mu  sync.Mutex // guards the rest
+	ids map[refusedID]time.Time
+	err error // the last refusal of the error queue
+}
+
+// refusedID is the id of a message with the destination: a program may give messages for different
+// queues the same id.
+type refusedID struct{ destination, message string }
+
+func refusedIDOf(op *transport.Operation) refusedID {
+	return refusedID{destinationOf(op), op.Message.ID}
+}
+
+// maxRefusedRows bounds the ids. Further refused messages are not counted.
+const maxRefusedRows = 1000
+
+// add adds the message of an operation that the error queue has refused with err.
+func (r *refusedRows) add(op *transport.Operation, err error) {
+	id := refusedIDOf(op)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ids == nil {
+		r.ids = map[refusedID]time.Time{}
+	}
+	r.err = err
+	if _, known := r.ids[id]; known || len(r.ids) < maxRefusedRows {
+		r.ids[id] = time.Now()
+	}
+	r.count.Store(int32(len(r.ids))) //nolint:gosec // at most maxRefusedRows
+}
+
+// remove removes the message of an operation that is no longer in the outbox.
+func (r *refusedRows) remove(op *transport.Operation) {
+	if r.count.Load() == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.ids, refusedIDOf(op))
+	r.count.Store(int32(len(r.ids))) //nolint:gosec // at most maxRefusedRows
+}
+
+func (r *refusedRows) removeAll(ops []transport.Operation) {
+	for i := range ops {
+		r.remove(&ops[i])
+	}
+}
+
+// refusal returns the last refusal while messages wait because of refusals. Each is tried again
+// after queuesRefuse.
+func (r *refusedRows) refusal() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.ids, func(_ refusedID, refused time.Time) bool {
+		return time.Since(refused) > 2*queuesRefuse
+	})
+	r.count.Store(int32(len(r.ids))) //nolint:gosec // at most maxRefusedRows
+	if len(r.ids) == 0 {
+		return nil
+	}
+	return r.err
+}
+
+// unreadable records the rows that cannot be decoded, and logs such a row at most once a minute.
+type unreadable struct {
+	mu     sync.Mutex // guards the rest
+	err    error      // of the last row
+	seen   time.Time
+	logged time.Time
+}
+
+// unreadableFor is the least time for which an unreadable row is reported after the receipt.
+const unreadableFor = 5 * time.Minute
+
+func (u *unreadable) add(ctx context.Context, log *slog.Logger, id string, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.err = fmt.Errorf("row %s: %w", id, err)
+	u.seen = time.Now()
+	if time.Since(u.logged) < time.Minute {
+		return
+	}
+	u.logged = u.seen
+	log.ErrorContext(ctx, "a message in the outbox cannot be read: it stays there, and others are sent",
+		slog.String("row", id), slog.Any("error", err))
+}
+
+// found returns the last error while the row may be there, and nil otherwise. Some instance receives
+// the row again whenever the lease has ended. Without leases the row is received once.
+func (u *unreadable) found(lease time.Duration) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if lease > 0 && time.Since(u.seen) > max(unreadableFor, 3*lease) {
+		return nil
+	}
+	return u.err
+}
+
+// storedRow is a stored message.
+type storedRow struct {
+	delivery transport.Delivery
+	timer    string // the stored name of a timer; else ""
+	stored   time.Time
+	total    int         // operations when the row was received
+	outdated bool        // the stored row lacks the time of a refusal
+	left     int         // operations that are not sent yet
+	lost     atomic.Bool // the lease is lost, or the row was moved
+}
+
+// setDelay sets the delay of an operation of the row, which was received now: the broker has a clock
+// of its own. A timer is due, as its row was received.
+func (r *storedRow) setDelay(op *transport.Operation, now time.Time) {
+	switch {
+	case r.timer != "":
+		op.At = time.Time{}
+	case !op.At.IsZero():
+		op.After, op.At = op.Delay(now), time.Time{}
+	}
+}
+
+// owner is the row of an operation.
+type owner struct {
+	row   *storedRow
+	tries int // refusals of the operation that may have been temporary
+	waits waiting
+
+	// refused is the time of the first refusal by a full queue, by the clock of the outbox; zero for
+	// no refusal.
+	refused  time.Time
+	outdated bool // the stored row lacks refused
+}
+
+// fullFor returns for how long a full queue has refused the operation: since now, if the refusal is
+// the first.
+func (o *owner) fullFor(now time.Time) time.Duration {
+	if o.refused.IsZero() {
+		o.refused, o.outdated = now, true
+	}
+	return now.Sub(o.refused)
+}
+
+// waiting is the reason why an operation stays in the outbox.
+type waiting int8
+
+const (
+	forBroker      waiting = iota // the broker does not answer
+	forDestination                // the destination takes no messages at the moment
+	forErrorQueue                 // the destination and the error queue refuse the operation
+)
+
+var errNotReplaced = errors.New("the outbox cannot replace a stored message")

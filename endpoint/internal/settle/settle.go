@@ -2,14 +2,22 @@
 package settle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
+	"github.com/holdfast-go/holdfast/header"
 	"github.com/holdfast-go/holdfast/internal/backoff"
+	"github.com/holdfast-go/holdfast/internal/copies"
 	"github.com/holdfast-go/holdfast/internal/errtree"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/pump"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
@@ -309,4 +317,178 @@ func (d *Delivery) ForgetFailures() {
 		return
 	}
 	d.Failures.Forget(d.FailureKey())
+}
+
+// Timeout is the least time of a settling call.
+const Timeout = 10 * time.Second
+
+// Deadlines returns contexts that end after at least [Timeout] and less than twice that. Messages
+// that settle at about the same time share one, because a timer for each would cost more than the
+// rest of settling.
+type Deadlines struct {
+	Parent context.Context //nolint:containedctx // of the whole run, never cancelled before its end
+	// Blocked reports whether the broker takes no messages at the moment: then no context ends.
+	// Optional.
+	Blocked func() bool
+
+	mu      sync.Mutex      // guards the rest
+	current context.Context //nolint:containedctx // the context that is returned
+	cancel  context.CancelFunc
+	renewed time.Time
+}
+
+func (d *Deadlines) context() context.Context {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.current == nil || time.Since(d.renewed) > Timeout {
+		if d.Blocked == nil {
+			d.current, d.cancel = context.WithTimeout(d.Parent, 2*Timeout)
+		} else {
+			d.current, d.cancel = withExtension(d.Parent, 2*Timeout, d.Blocked)
+		}
+		d.renewed = time.Now()
+	}
+	return d.current
+}
+
+// Close ends the current context; nothing may be settling any more.
+func (d *Deadlines) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cancel != nil {
+		d.cancel()
+	}
+}
+
+// extended is a context whose end is that of a deadline, also for contexts derived from it: Value
+// does not show them done, whose error they would take.
+type extended struct {
+	context.Context                 //nolint:containedctx // it is one
+	done            context.Context //nolint:containedctx // it ends as extended does
+}
+
+func (c extended) Done() <-chan struct{} { return c.done.Done() }
+
+func (c extended) Err() error {
+	if c.done.Err() == nil {
+		return nil
+	}
+	return context.DeadlineExceeded
+}
+
+// withExtension returns a context whose deadline is extended while the broker is blocked, and by
+// another span after that. Waiting for a blocked broker is no failure of the message that is
+// settled.
+func withExtension(
+	parent context.Context, span time.Duration, blocked func() bool,
+) (context.Context, func()) {
+	done, end := context.WithCancel(parent)
+	var arm func(wasBlocked bool)
+	arm = func(wasBlocked bool) {
+		time.AfterFunc(span, func() {
+			switch isBlocked := blocked(); {
+			case done.Err() != nil:
+			case isBlocked || wasBlocked:
+				arm(isBlocked)
+			default:
+				end()
+			}
+		})
+	}
+	arm(false)
+	return extended{parent, done}, end
+}
+
+// Facts returns the message and everything about its failure that is known without counting.
+func (d *Delivery) Facts(err error) recoverability.Failure {
+	now := time.Now()
+	m, attempt := SharedCopy(d.Original), d.Received.Attempt()
+	return recoverability.Failure{
+		Err: err, MessageID: d.ID, Type: FirstType(m.Headers), Queue: d.Queue,
+		Headers: m.Headers, Body: m.Body, Native: m.Native,
+		Attempt: attempt.N, AttemptExact: attempt.Exact, Immediate: attempt.N + fault.UsedRetries(m.Headers),
+		Delayed:      fault.DelayedRetries(m.Headers),
+		Inline:       d.Inline,
+		FirstFailure: fault.FirstFailure(m.Headers, now), Now: now,
+		Instance: d.Instance, History: fault.ParseHistory(m.Headers.Get(header.HoldfastHistory)),
+		Config: *d.Config,
+	}
+}
+
+// SharedCopy returns a copy of a message for the user's code, which may change it. Copies to the
+// error queue, to the audit queue and for later are made of the original. The headers are copied on
+// write.
+func SharedCopy(m *transport.Message) *transport.Message {
+	c := *m
+	c.Headers, c.Body, c.Native = m.Headers.CopyOnWrite(), slices.Clone(m.Body), maps.Clone(m.Native)
+	return &c
+}
+
+// numberedID begins the id of a message that has only the broker's number. Copies keep the id. The
+// broker may give another message the same number when its database is restored, or when the queue
+// is created anew.
+const numberedID = "native:"
+
+// IsNamed reports whether the sender has given the message its id, so that each other message has
+// another id.
+func IsNamed(id string) bool {
+	return id != "" && !strings.HasPrefix(id, numberedID) && !transport.IsContentID(id)
+}
+
+// OriginalOf returns a received message as the sender made the message, and its id. A packed
+// message is unpacked, whoever has returned it.
+func OriginalOf(received *transport.Message) (m *transport.Message, id string) {
+	m = received
+	if _, packed := m.Headers.Lookup(header.HoldfastReceived); packed {
+		m = copies.Unpacked(m)
+	}
+	if _, returned := m.Headers.Lookup(header.RetryUniqueID); returned {
+		own := *m
+		own.Headers, m = fault.ReturnedHeaders(m.Headers), &own
+	}
+	if id = cmp.Or(m.ID, m.Headers.Get(header.MessageID)); id == "" && m.NativeID != "" {
+		id = numberedID + m.NativeID // of another producer
+	}
+	return m, id
+}
+
+// MaxLogged bounds a text of a message in a line of the log, in bytes. The sender of a message
+// chooses the id and the type.
+const MaxLogged = 512
+
+// Message is a received message as its sender made the message.
+type Message struct {
+	Queue string // that the sender or the endpoint has sent the message to
+	ID    string // perhaps only the broker's number
+	// Original is the message as received, without the headers of the quarantine. The message that
+	// Original points to never changes.
+	Original *transport.Message
+}
+
+// LogID returns the id of the message for the log.
+func (m *Message) LogID() string { return errtree.Cut(m.ID, MaxLogged) }
+
+// FailureKey returns the key of the message in the memory of failures.
+func (m *Message) FailureKey() failurelog.Key { return failurelog.KeyOf(m.Queue, m.ID) }
+
+// CopyTo returns an operation that sends the message, as it was received, to a queue. The copy
+// keeps the broker's id, so that a driver can distinguish copies of different deliveries, and the
+// broker's properties, so that a driver can send them again.
+func (m *Message) CopyTo(queue string, headers header.Map, after time.Duration) transport.Operation {
+	headers.SetDefault(header.MessageID, m.ID)
+	return transport.Operation{
+		Message: &transport.Message{
+			ID: m.ID, NativeID: m.Original.NativeID, Native: m.Original.Native,
+			Headers: headers, Body: m.Original.Body,
+		},
+		Queue: queue, After: after,
+	}
+}
+
+// FirstType returns the first type that the headers of a message name; "" for none.
+func FirstType(h header.Map) string {
+	for name := range header.TypeNames(h.Get(header.EnclosedMessageTypes)) {
+		return name
+	}
+	return ""
 }

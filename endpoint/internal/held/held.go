@@ -9,10 +9,14 @@
 package held
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/transport"
 )
 
 const (
@@ -266,4 +270,112 @@ func (r *Room) States() (all []State, full bool) {
 	}
 	slices.SortFunc(all, func(x, y State) int { return strings.Compare(x.Queue, y.Queue) })
 	return all, r.full
+}
+
+const (
+	// exitsAtOnce bounds the messages that leave a room for another queue at once.
+	exitsAtOnce = 16
+	// silentFor is how long no further message is sent to a queue that did not answer.
+	silentFor = time.Minute
+)
+
+// Exits are the queues to which messages leave a room. The zero value is ready. The methods are
+// safe for concurrent use.
+type Exits struct {
+	begin  sync.Once
+	tokens chan struct{}
+
+	mu     sync.Mutex // guards silent
+	silent map[string]time.Time
+}
+
+// Enter waits for the turn of a message to leave. The caller calls done when the message has left.
+func (e *Exits) Enter() (done func()) {
+	e.begin.Do(func() { e.tokens = make(chan struct{}, exitsAtOnce) })
+	e.tokens <- struct{}{}
+	return func() { <-e.tokens }
+}
+
+// NoAnswer records that a queue did not answer.
+func (e *Exits) NoAnswer(queue string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.silent == nil {
+		e.silent = map[string]time.Time{}
+	}
+	e.silent[queue] = time.Now()
+}
+
+// Answers reports whether a message may be sent to the queue: a stop does not wait once for each
+// message.
+func (e *Exits) Answers(queue string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	at, silent := e.silent[queue]
+	return !silent || time.Since(at) > silentFor
+}
+
+// look is the time between two looks at the delivery of a held message.
+const look = time.Second
+
+// Message is a failed message that waits for an error queue.
+type Message interface {
+	// TryAgain moves the message to the error queue, once more.
+	TryAgain(ctx context.Context) error
+	// Leave replaces the message by a copy outside of the process.
+	Leave(ctx context.Context)
+	// EndsSoon reports whether the broker is about to deliver the message again.
+	EndsSoon() bool
+	// IsLost reports whether the driver knows that the delivery is lost.
+	IsLost() bool
+	// LostLease reports whether TryAgain found that the delivery is lost.
+	LostLease() bool
+	// Drop ends a message whose delivery is lost.
+	Drop()
+}
+
+// Hold waits until the error queue accepts the message. The message leaves when stopping is closed,
+// or ctx or the delivery ends. Hold returns the state of the queue if no other message waits, and
+// nil otherwise.
+func (p *Place) Hold(ctx context.Context, m Message, stopping <-chan struct{}) *State {
+	defer p.Leave() // if the message panics
+	looks := time.NewTicker(look)
+	defer looks.Stop()
+	for {
+		lost := false
+		select {
+		case <-p.turn:
+			if err := m.TryAgain(ctx); err != nil {
+				p.Refused(err)
+				continue
+			}
+			return p.moved(m)
+		case <-looks.C:
+			if lost = m.IsLost(); !lost && !m.EndsSoon() {
+				continue
+			}
+		case <-stopping:
+		case <-ctx.Done():
+			lost = errors.Is(context.Cause(ctx), transport.ErrLeaseLost)
+		}
+		return p.end(ctx, m, lost)
+	}
+}
+
+// moved ends the place of a message that was moved, unless the delivery was lost.
+func (p *Place) moved(m Message) *State {
+	if m.LostLease() {
+		return p.Leave()
+	}
+	return p.Accepted()
+}
+
+// end ends the place of a message that was not moved.
+func (p *Place) end(ctx context.Context, m Message, lost bool) *State {
+	if lost {
+		m.Drop()
+	} else {
+		m.Leave(ctx)
+	}
+	return p.Leave()
 }

@@ -1,7 +1,12 @@
 // Package goroutines starts the goroutines of a connection and waits for them when it closes.
 package goroutines
 
-import "sync"
+import (
+	"bytes"
+	"runtime"
+	"strconv"
+	"sync"
+)
 
 // A Group is a set of goroutines that end before Stop returns. The zero value is ready to use. A
 // Group is safe for concurrent use and must not be copied.
@@ -70,4 +75,27 @@ func (g *Group) Stop() {
 	g.spare = nil
 	g.mu.Unlock()
 	g.running.Wait()
+}
+
+// ID returns the number that the runtime writes at the head of the calling goroutine's stack. ID
+// takes about a microsecond. It is for finding the goroutine among all stacks, and for nothing
+// else.
+func ID() uint64 {
+	var head [64]byte
+	return ParseID(head[:runtime.Stack(head[:], false)])
+}
+
+// ParseID returns the number of the goroutine whose stack runtime.Stack has written; 0 if there is
+// none.
+func ParseID(stack []byte) uint64 {
+	rest, ok := bytes.CutPrefix(stack, []byte("goroutine "))
+	if !ok {
+		return 0
+	}
+	digits, _, _ := bytes.Cut(rest, []byte(" "))
+	id, err := strconv.ParseUint(string(digits), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return id
 }

@@ -5,9 +5,11 @@ package work
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
+	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -228,4 +230,70 @@ func (u *Unit) Conflict(err error) bool {
 	_, tx := u.End()
 	detector, ok := tx.(transport.ConflictDetector)
 	return ok && detector.Conflict(err)
+}
+
+// CommitError is the error of the commit that stores the work. Other errors of the outbox and inbox
+// are those of statements before the commit.
+type CommitError struct{ Err error }
+
+func (e *CommitError) Error() string { return e.Err.Error() }
+
+func (e *CommitError) Unwrap() error { return e.Err }
+
+// FaultType returns the name of the type in fault headers.
+func (e *CommitError) FaultType() string { return "*endpoint.commitError" }
+
+// DatabaseError is the error of the begin of a transaction in the outbox. Fault headers have the
+// type of the error that it marks.
+type DatabaseError struct{ errtree.Mark }
+
+// ExpiredError is the error of the begin of a transaction in the outbox after the handler's context
+// has ended, as by a time limit. The error says nothing about the database.
+type ExpiredError struct{ Err error }
+
+func (e *ExpiredError) Error() string { return e.Err.Error() }
+
+func (e *ExpiredError) Unwrap() error { return e.Err }
+
+// FaultType returns the name of the type in fault headers.
+func (e *ExpiredError) FaultType() string { return "*endpoint.expiredError" }
+
+// WithAdvice adds advice to the error of a missing right to the tables of the outbox or inbox.
+func WithAdvice(err error) error {
+	if errors.Is(err, transport.ErrDenied) {
+		return fmt.Errorf("%w: grant SELECT, INSERT, UPDATE and DELETE on the tables of the outbox and the inbox", err)
+	}
+	return err
+}
+
+// An operation with a name sets a timer, and removes the timer if the operation has no message.
+
+// IsTimer reports whether an operation sets or removes a timer.
+func IsTimer(op transport.Operation) bool { return op.Name != "" }
+
+// withoutCancelled returns the messages in ops: of the timers with one name the last, unless the
+// timer was cancelled after that.
+func withoutCancelled(ops []transport.Operation) []transport.Operation {
+	if !slices.ContainsFunc(ops, IsTimer) {
+		return ops
+	}
+	last := lastOfTimers(ops)
+	var kept []transport.Operation
+	for i, op := range ops {
+		if op.Name == "" || op.Message != nil && last[op.Name] == i {
+			kept = append(kept, op)
+		}
+	}
+	return kept
+}
+
+// lastOfTimers returns the index of the last operation of each name.
+func lastOfTimers(ops []transport.Operation) map[string]int {
+	last := map[string]int{}
+	for i := range ops {
+		if ops[i].Name != "" {
+			last[ops[i].Name] = i
+		}
+	}
+	return last
 }
