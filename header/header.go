@@ -280,7 +280,8 @@ func CheckTypes(names ...string) error {
 		if !utf8.ValidString(name) {
 			return fmt.Errorf("the type name %q is not valid UTF-8", name)
 		}
-		if read := slices.Collect(TypeNames(JoinTypes(name, name))); !slices.Equal(read, []string{name, name}) {
+		read := slices.Collect(TypeNames(JoinTypes(name, name)))
+		if !slices.Equal(read, []string{name, name}) {
 			return fmt.Errorf("a receiver would read the type name %q as %q: a name has no blanks around it, no open bracket, and "+
 				"no comma or semicolon", name, read)
 		}

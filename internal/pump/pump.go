@@ -203,31 +203,12 @@ func (p *Pump) Run(ctx context.Context) {
 	p.abandoning.Wait()
 }
 
-// SetConcurrency changes how many messages are handled at once; less than 1 is 1. More messages
-// start at once; a lower number takes effect as handlers finish.
-func (p *Pump) SetConcurrency(n int) { p.set(n, p.cfg.Serial) }
-
-func (p *Pump) set(concurrency int, serial bool) {
-	p.mu.Lock()
-	p.concurrency, p.serial = max(1, concurrency), serial
-	p.startReady()
-	p.wake()
-	giving := p.beginWindow()
-	p.mu.Unlock()
-	if giving {
-		p.giveWindow()
-	}
-}
-
 // Stats returns the numbers of the messages that the pump holds.
 func (p *Pump) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return Stats{Buffered: p.buffer.len(), Handling: p.handling, Settling: p.settling, Held: p.held, Bytes: p.share.held}
 }
-
-// now returns the monotonic time since the pump was made.
-func (p *Pump) now() time.Duration { return time.Since(p.startedAt) }
 
 // releaseTimeout bounds the release of buffered deliveries, and the wait for prefetched ones.
 const releaseTimeout = 10 * time.Second
@@ -260,18 +241,6 @@ func (p *Pump) Resume() {
 	p.quiet = nil
 	p.startReady()
 	p.wake()
-}
-
-// rest ends the wait of Quiesce if no message is handled or settles. Called with mu held.
-func (p *Pump) rest() {
-	if p.quiet == nil || p.handling+p.settling > 0 {
-		return
-	}
-	select {
-	case <-p.quiet: // closed before
-	default:
-		close(p.quiet)
-	}
 }
 
 // stop ends receiving. With release, buffered messages are released; otherwise they are handled.

@@ -453,3 +453,34 @@ func (p *Pump) unhold(s *Slot) {
 	p.leases = p.leases[:last]
 	s.at = -1
 }
+
+func (p *Pump) set(concurrency int, serial bool) {
+	p.mu.Lock()
+	p.concurrency, p.serial = max(1, concurrency), serial
+	p.startReady()
+	p.wake()
+	giving := p.beginWindow()
+	p.mu.Unlock()
+	if giving {
+		p.giveWindow()
+	}
+}
+
+// SetConcurrency changes how many messages are handled at once; less than 1 is 1. More messages
+// start at once; a lower number takes effect as handlers finish.
+func (p *Pump) SetConcurrency(n int) { p.set(n, p.cfg.Serial) }
+
+// now returns the monotonic time since the pump was made.
+func (p *Pump) now() time.Duration { return time.Since(p.startedAt) }
+
+// rest ends the wait of Quiesce if no message is handled or settles. Called with mu held.
+func (p *Pump) rest() {
+	if p.quiet == nil || p.handling+p.settling > 0 {
+		return
+	}
+	select {
+	case <-p.quiet: // closed before
+	default:
+		close(p.quiet)
+	}
+}
