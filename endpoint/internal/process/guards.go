@@ -20,78 +20,69 @@ import (
 
 // A guard lets a message go on, or ends the processing with an outcome. If the outcome is nil, the
 // message goes on.
-type (
-	// arrivalGuard is asked once for each delivery.
-	arrivalGuard func(ctx context.Context, m *Message) outcome
-	// admissionGuard is asked before each attempt, and may wait.
-	admissionGuard func(ctx context.Context, m *Message) outcome
-)
+type guard func(ctx context.Context, m *Message) outcome
 
 // road is the guards of a sort of deliveries, in the order of the questions.
 type road struct {
-	arrival   []arrivalGuard
-	admission []admissionGuard
-	attempt   []attemptGuard
+	arrival   []guard            // asked once for each delivery
+	admission []guard            // asked before each attempt; may wait
+	attempt   []attemptGuard     // asked at the beginning of each attempt
 	ends      []func(m *Message) // called when the processing has ended
 }
 
 // roads are the roads of an endpoint.
 type roads struct {
-	ordinary   road
+	road       // of messages from the queues of the endpoint
 	quarantine road
 	satellite  road // has guards of arrival only: no handler receives a message of the driver's queues
 }
 
-// newRoads composes the guards, and decides the order. A check that needs the decoded message is
+// compose composes the guards, and decides the order. A check that needs the decoded message is
 // no guard: a behavior of the Receive stage may decrypt or replace the body, and have the message
 // decoded again.
-func newRoads(s *Shared) (r roads) {
-	r.composeArrival(s)
-	r.composeAdmission(s)
+func (r *roads) compose(s *Shared) {
+	r.composeMessage(s)
 	r.composeAttempt(s)
-	r.composeEnds(s)
-	return r
 }
 
-func (r *roads) composeArrival(s *Shared) {
-	all := []*road{&r.ordinary, &r.quarantine, &r.satellite}
-	arrives := func(g arrivalGuard, on ...*road) {
+// composeMessage composes the guards that are asked about a message.
+func (r *roads) composeMessage(s *Shared) {
+	all := []*road{&r.road, &r.quarantine, &r.satellite}
+	arrives := func(g guard, on ...*road) {
 		for _, road := range on {
 			road.arrival = append(road.arrival, g)
 		}
 	}
 	if s.Slow != nil { // first, because a slow start ends a while after the first message of any kind
-		arrives(startSlowly, &r.ordinary)
+		arrives(startSlowly, &r.road)
 	}
 	if s.Translate != nil {
 		arrives(translate, all...)
 	}
 	if s.Locks != nil { // after Translate, which may set the type
-		arrives(passKeys, &r.ordinary)
+		arrives(passKeys, &r.road)
+		r.ends, r.quarantine.ends = append(r.ends, giveUpKeys), append(r.quarantine.ends, giveUpKeys)
 	}
-	arrives(forwardRow, all...)   // before the rate limit: no handler receives a forwarded message
-	arrives(mayWait, &r.ordinary) // after forwardRow: a forwarded message does not wait
-	arrives(moveDecided, all...)  // before the rate limit, for the same reason
+	arrives(forwardRow, all...)  // before the rate limit: no handler receives a forwarded message
+	arrives(mayWait, &r.road)    // after forwardRow: a forwarded message does not wait
+	arrives(moveDecided, all...) // before the rate limit, for the same reason
 	if s.Throttle.Any() {
-		arrives(joinLimit, &r.ordinary) // the quarantine has no rate limit
+		arrives(joinLimit, &r.road) // the quarantine has no rate limit
+		r.admission = append(r.admission, awaitTurn)
+		r.ends = append(r.ends, passTurn) // after giveUpKeys: the message with the next turn may need the keys
 	}
 	// After forwardRow and moveDecided, which need the headers of the quarantine.
 	arrives(leaveQuarantine, &r.quarantine)
 }
 
-func (r *roads) composeAdmission(s *Shared) {
-	if s.Throttle.Any() {
-		r.ordinary.admission = append(r.ordinary.admission, awaitTurn)
-	}
-}
-
+// composeAttempt composes the guards that are asked about an attempt.
 func (r *roads) composeAttempt(s *Shared) {
 	begins := func(g attemptGuard, on ...*road) {
 		for _, road := range on {
 			road.attempt = append(road.attempt, g)
 		}
 	}
-	both := []*road{&r.ordinary, &r.quarantine}
+	both := []*road{&r.road, &r.quarantine}
 	if s.Auditor.AuditQueue != "" { // after admission: the wait for a turn is no time of the handlers
 		begins(startClock, both...)
 	}
@@ -100,7 +91,7 @@ func (r *roads) composeAttempt(s *Shared) {
 	}
 	begins(refuseUndecodable, both...)
 	if s.Slow != nil { // after refuseUndecodable: an undecodable message does not reach a handler
-		begins(countSlowStart, &r.ordinary)
+		begins(countSlowStart, &r.road)
 	}
 	if s.Outbox != nil {
 		begins(refuseOverfull, both...)
@@ -109,19 +100,9 @@ func (r *roads) composeAttempt(s *Shared) {
 		begins(recognize, both...)
 	}
 	if s.Quarantine != nil {
-		begins(suspect, &r.ordinary)
+		begins(suspect, &r.road)
 	}
 	begins(refuseParked, &r.quarantine)
-}
-
-func (r *roads) composeEnds(s *Shared) {
-	if s.Locks != nil { // before passTurn: the message with the next turn may need the keys
-		r.ordinary.ends = append(r.ordinary.ends, giveUpKeys)
-		r.quarantine.ends = append(r.quarantine.ends, giveUpKeys)
-	}
-	if s.Throttle.Any() {
-		r.ordinary.ends = append(r.ordinary.ends, passTurn)
-	}
 }
 
 func giveUpKeys(m *Message) { m.Keys.GiveUp(m.Slot) }

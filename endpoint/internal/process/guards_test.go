@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// The order of the guards is part of what the endpoint promises: see newRoads.
+// The order of the guards is part of what the endpoint promises: see compose.
 func TestGuardsAreAskedInOrder(t *testing.T) {
 	all := &Shared{
 		Auditor: audit.Auditor{AuditQueue: "audit"}, CompletesFirst: true,
@@ -36,36 +36,43 @@ func TestGuardsAreAskedInOrder(t *testing.T) {
 			"ordinary arrival: forwardRow mayWait moveDecided",
 			"ordinary admission:",
 			"ordinary attempt: refuseUndecodable",
+			"ordinary ends:",
 			"quarantine arrival: forwardRow moveDecided leaveQuarantine",
 			"quarantine admission:",
 			"quarantine attempt: refuseUndecodable refuseParked",
+			"quarantine ends:",
 			"satellite arrival: forwardRow moveDecided",
 			"satellite admission:",
 			"satellite attempt:",
+			"satellite ends:",
 		}},
 		{"with all of them", all, []string{
 			"ordinary arrival: startSlowly translate passKeys forwardRow mayWait moveDecided joinLimit",
 			"ordinary admission: awaitTurn",
 			"ordinary attempt: startClock completeFirst refuseUndecodable countSlowStart refuseOverfull recognize suspect",
+			"ordinary ends: giveUpKeys passTurn",
 			"quarantine arrival: translate forwardRow moveDecided leaveQuarantine",
 			"quarantine admission:",
 			"quarantine attempt: startClock completeFirst refuseUndecodable refuseOverfull recognize refuseParked",
+			"quarantine ends: giveUpKeys",
 			"satellite arrival: translate forwardRow moveDecided",
 			"satellite admission:",
 			"satellite attempt:",
+			"satellite ends:",
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRoads(tt.of)
+			r := New(tt.of)
 			var got []string
 			for _, road := range []struct {
 				name string
 				road
-			}{{"ordinary", r.ordinary}, {"quarantine", r.quarantine}, {"satellite", r.satellite}} {
+			}{{"ordinary", r.road}, {"quarantine", r.quarantine}, {"satellite", r.satellite}} {
 				got = append(got,
 					road.name+" arrival:"+functionNames(road.arrival),
 					road.name+" admission:"+functionNames(road.admission),
-					road.name+" attempt:"+functionNames(road.attempt))
+					road.name+" attempt:"+functionNames(road.attempt),
+					road.name+" ends:"+functionNames(road.ends))
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("guards (-want +got):\n%s", diff)

@@ -11,10 +11,11 @@ import (
 type Loop struct{ roads }
 
 // New returns a loop for messages of s.
-func New(s *Shared) *Loop { return &Loop{newRoads(s)} }
-
-// Process processes a message from a queue of the endpoint.
-func (l *Loop) Process(ctx context.Context, m *Message) { l.ordinary.process(ctx, m) }
+func New(s *Shared) *Loop {
+	l := new(Loop)
+	l.compose(s)
+	return l
+}
 
 // ProcessExclusively processes a message from the quarantine, while no further message is processed.
 // If the message could be neither settled nor moved, stuck is called.
@@ -24,14 +25,15 @@ func (l *Loop) ProcessExclusively(ctx context.Context, m *Message, stuck func())
 			stuck()
 		}
 	}()
-	l.quarantine.process(ctx, m)
+	l.quarantine.Process(ctx, m)
 }
 
 // Forward processes a message from a queue of the driver's own: the operations that the driver
 // derives from the message are sent. If Forward fails, the message is requeued after a pause.
 func (l *Loop) Forward(ctx context.Context, m *Message, derive Derive) {
 	queue := m.Queue
-	if !l.satellite.arrive(ctx, m) {
+	if out := ask(ctx, l.satellite.arrival, m); out != nil {
+		m.end(ctx, out)
 		return
 	}
 	if err := forward(ctx, m, derive); err != nil {
@@ -42,50 +44,40 @@ func (l *Loop) Forward(ctx context.Context, m *Message, derive Derive) {
 	}
 }
 
-// process makes attempts at the message, as far as the guards permit, until the message is settled,
+// Process makes attempts at the message, as far as the guards permit, until the message is settled,
 // or left to the broker to deliver again.
-func (r *road) process(ctx context.Context, m *Message) {
+func (r *road) Process(ctx context.Context, m *Message) {
 	defer func() {
 		for _, end := range r.ends {
 			end(m)
 		}
 	}()
-	if r.arrive(ctx, m) {
-		r.repeat(ctx, m)
+	if out := ask(ctx, r.arrival, m); out != nil {
+		m.end(ctx, out)
+		return
 	}
+	r.repeat(ctx, m)
 }
 
-// arrive asks the guards of arrival, and reports whether the message goes on. If not, the processing
-// has ended.
-func (r *road) arrive(ctx context.Context, m *Message) bool {
-	for _, g := range r.arrival {
-		if out := g(ctx, m); out != nil {
-			m.end(ctx, out)
-			return false
-		}
-	}
-	return true
-}
-
-// repeat makes attempts until the message needs no further attempt.
-func (r *road) repeat(ctx context.Context, m *Message) {
-	for again := true; again; {
-		if out := r.admit(ctx, m); out != nil {
-			m.end(ctx, out)
-			return
-		}
-		again = r.step(ctx, m.begin())
-	}
-}
-
-// admit asks the guards of admission.
-func (r *road) admit(ctx context.Context, m *Message) outcome {
-	for _, g := range r.admission {
+// ask asks the guards in turn, and returns the first outcome; nil if the message goes on.
+func ask(ctx context.Context, guards []guard, m *Message) outcome {
+	for _, g := range guards {
 		if out := g(ctx, m); out != nil {
 			return out
 		}
 	}
 	return nil
+}
+
+// repeat makes attempts until the message needs no further attempt.
+func (r *road) repeat(ctx context.Context, m *Message) {
+	for again := true; again; {
+		if out := ask(ctx, r.admission, m); out != nil {
+			m.end(ctx, out)
+			return
+		}
+		again = r.step(ctx, m.begin())
+	}
 }
 
 // step makes an attempt, acts on the outcome, and reports whether another attempt follows. A handler

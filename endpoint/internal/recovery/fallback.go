@@ -44,22 +44,8 @@ type execution struct {
 	until   time.Time                  // of the held delivery; zero: the broker sets no end
 }
 
-// complete sends ops and completes the message.
-func (x *execution) complete(ctx context.Context, ops []transport.Operation) error {
-	return x.Complete(ctx, x.unit.Begun(), ops)
-}
-
-// settle sends what the Recover stage sent, and settles the message by a verb that completes
-// nothing, so that the writes of the stage are undone.
-func (x *execution) settle(ctx context.Context, verb func(context.Context) error) error {
-	if err := x.keepDelivery(ctx); err != nil {
-		return err
-	}
-	return x.Settle(ctx, verb)
-}
-
 // keepDelivery sends what the Recover stage sent, and leaves the message as it is, for another
-// attempt. What the stage wrote is undone.
+// attempt or for a verb that completes nothing. What the stage wrote is undone.
 func (x *execution) keepDelivery(ctx context.Context) error {
 	x.unit.Rollback(ctx)
 	if err := x.Send(x.sent); err != nil {
@@ -121,7 +107,10 @@ func (x *execution) deadLetter(ctx context.Context, a recoverability.DeadLetter)
 
 func (x *execution) toDeadLetters(ctx context.Context, a recoverability.DeadLetter) error {
 	d := x.Received.(transport.DeadLetterer) //nolint:errcheck // the caller has seen that it is one
-	return x.settle(ctx, func(ctx context.Context) error { return d.DeadLetter(ctx, a.Reason) })
+	if err := x.keepDelivery(ctx); err != nil {
+		return err
+	}
+	return x.Settle(ctx, func(ctx context.Context) error { return d.DeadLetter(ctx, a.Reason) })
 }
 
 // lineError is the last refusal of an error queue for which other messages wait. The message was
@@ -228,7 +217,7 @@ func (x *execution) replace(ctx context.Context, op transport.Operation) error {
 	ops := append(slices.Clip(x.sent), op)
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
 	for try := 1; ; try++ {
-		err := x.of(x.complete(ctx, ops), len(x.sent))
+		err := x.of(x.Complete(ctx, x.unit.Begun(), ops), len(x.sent))
 		if x.again || try == settle.Tries || !copies.Refused(err) || copies.Permanent(err) ||
 			pause.Wait(x.Context()) != nil {
 			return err

@@ -187,7 +187,9 @@ func (r *Recovery) carryOut(ctx context.Context, rec *pipeline.Recover) (err err
 		if d, ok := r.Received.(transport.RetryReasoner); ok && reason != "" {
 			retry = func(ctx context.Context) error { return d.RetryBecause(ctx, reason) }
 		}
-		err = x.settle(ctx, retry)
+		if err = x.keepDelivery(ctx); err == nil {
+			err = r.Settle(ctx, retry)
+		}
 	case recoverability.RetryInline:
 		err = x.keepDelivery(ctx)
 	case recoverability.Delay:
