@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
@@ -171,7 +172,7 @@ func (a *attempt) read(r *pipeline.Receive, t *messageType) (any, error) {
 	if err := withheld(r.Headers, r.Body); err != nil {
 		return nil, err
 	}
-	value := t.newValue()
+	value := reflect.New(t.goType).Interface()
 	if err := s.Unmarshal(r.Body, value); err != nil {
 		return nil, err
 	}
@@ -181,7 +182,7 @@ func (a *attempt) read(r *pipeline.Receive, t *messageType) (any, error) {
 		if as == t || a.as(as) != nil {
 			continue
 		}
-		base := baseValue{as, as.newValue()}
+		base := baseValue{as, reflect.New(as.goType).Interface()}
 		if err := s.Unmarshal(r.Body, base.value); err != nil {
 			return nil, err
 		}
@@ -309,7 +310,7 @@ func (a *attempt) invokeCalls(ctx context.Context, l *pipeline.Logical) error {
 			return err
 		}
 		a.handler = nil
-		if a.session.enough() {
+		if a.session.last.Load() {
 			break
 		}
 	}
@@ -332,8 +333,8 @@ func invokeOne(ctx context.Context, i *pipeline.Invoke) error {
 	}()
 	if c := a.statefulCall(); c != nil {
 		ctx = c.In(ctx)
-		a.session.setCall(c)
-		defer a.session.setCall(nil)
+		a.session.call.Store(c)
+		defer a.session.call.Store(nil)
 	}
 	err = a.call(ctx, i.Value)
 	if err == nil {

@@ -78,10 +78,14 @@ func (c *catalog) of(m any) (*messageType, error) {
 		return nil, errors.New("the message is nil")
 	}
 	v := reflect.TypeOf(m)
-	if v.Kind() == reflect.Pointer && reflect.ValueOf(m).IsNil() {
-		return nil, fmt.Errorf("the message is a nil %v", v)
+	goType := v
+	if v.Kind() == reflect.Pointer {
+		if reflect.ValueOf(m).IsNil() {
+			return nil, fmt.Errorf("the message is a nil %v", v)
+		}
+		goType = v.Elem()
 	}
-	t, ok := c.byType[structType(v)]
+	t, ok := c.byType[goType]
 	if !ok {
 		return nil, fmt.Errorf("%v: %w", v, errNotRegistered)
 	}
@@ -143,6 +147,3 @@ func (c *catalog) checkBodies(s serializers) error {
 	}
 	return errors.Join(errs...)
 }
-
-// newValue returns a pointer to a new, zero message.
-func (t *messageType) newValue() any { return reflect.New(t.goType).Interface() }

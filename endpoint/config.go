@@ -430,18 +430,7 @@ func (c Config) validateRemember(p resilience.Policy, bad func(format string, ar
 
 // bounded reports whether a message may have a policy or a time limit of its own.
 func (c Config) bounded() bool {
-	if len(c.Recoverability.Policies.Names()) > 0 {
-		return true
-	}
-	for i := range c.Recoverability.Rules {
-		if c.Recoverability.Rules[i].Retry.Mode != 0 {
-			return true
-		}
-	}
-	for _, m := range c.Messages {
-		if m.timeout > 0 {
-			return true
-		}
-	}
-	return false
+	return len(c.Recoverability.Policies.Names()) > 0 ||
+		slices.ContainsFunc(c.Recoverability.Rules, func(r recoverability.Rule) bool { return r.Retry.Mode != 0 }) ||
+		slices.ContainsFunc(c.Messages, func(m Message) bool { return m.timeout > 0 })
 }

@@ -51,7 +51,7 @@ func (l *launch) prepareOutbox(ctx context.Context) error {
 	if l.Outbox != nil || l.Inbox != nil {
 		l.Outage = newOutage(ctx, l)
 		if l.Outbox != nil {
-			l.Outbox.OnCommit = l.Outage.Committed
+			l.Outbox.Committed = &l.Outage.Committed
 		}
 	}
 	if err != nil {

@@ -81,7 +81,8 @@ func sendAs[O any](
 	ctx context.Context, from *sender, intent string, m any, queue string,
 	opts []O, apply func(O, *pipeline.Outgoing), in *scope,
 ) error {
-	if from.live.Load() == nil {
+	live := from.live.Load()
+	if live == nil {
 		return ErrNotRunning
 	}
 	t, err := from.catalog.of(m)
@@ -103,21 +104,17 @@ func sendAs[O any](
 	if out.Err != nil {
 		return fmt.Errorf("%s %T: %w", verbs[intent], m, out.Err)
 	}
-	return from.submit(ctx, out)
+	return from.submit(ctx, live, out)
 }
 
 // submit runs a message through the Outgoing stage and keeps the message for the session, or sends
 // the message if there is no session. The error names the verb and the type.
-func (from *sender) submit(ctx context.Context, out *outgoing) (err error) {
+func (from *sender) submit(ctx context.Context, live *live, out *outgoing) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%s %s: %w", cmp.Or(verbs[out.Intent], "send"), out.of.name, err)
 		}
 	}()
-	live := from.live.Load()
-	if live == nil {
-		return ErrNotRunning
-	}
 	if err := from.resolve(live, &out.Outgoing); err != nil {
 		return err
 	}

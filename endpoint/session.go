@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/endpoint/internal/process"
@@ -33,10 +34,11 @@ type Session struct {
 	delivery *settle.Delivery
 	attempt  recovery.Attempt // see attemptOf
 
-	mu     sync.Mutex     // guards the rest
-	last   bool           // no handler follows the one that runs
-	call   *stateful.Call // of the handler that runs, if it has records
-	raised error          // of Raise
+	last atomic.Bool                   // no handler follows the one that runs
+	call atomic.Pointer[stateful.Call] // of the handler that runs, if it has records
+
+	mu     sync.Mutex // guards raised
+	raised error      // of Raise
 }
 
 // site is what the sessions of a running endpoint share.
@@ -117,9 +119,7 @@ func (s *Session) Reply(ctx context.Context, m any, opts ...ReplyOption) error {
 // DoNotContinue skips the remaining handlers of the message. It is handled, and its messages are
 // sent, when this handler has returned nil.
 func (s *Session) DoNotContinue() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.last = true
+	s.last.Store(true)
 }
 
 // Tx returns the transaction in which the message is completed, or in which the outbox stores that
@@ -145,27 +145,16 @@ func (s *Session) open(at *site, of recovery.Attempt, a *process.Attempt) {
 	s.unit.Store, s.unit.Delivery, s.unit.ID = &at.store, a.Received, a.ID
 }
 
-// setCall sets the call of the handler that runs; nil after it.
-func (s *Session) setCall(c *stateful.Call) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.call = c
-}
-
 // addOutgoing implements caller.
 func (s *Session) addOutgoing(h *header.Map) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.call != nil {
-		s.call.AddOutgoing(h)
+	if c := s.call.Load(); c != nil {
+		c.AddOutgoing(h)
 	}
 }
 
 // begin starts the handler of a number, or all of them, perhaps again: see [work.Unit.Begin].
 func (s *Session) begin(ctx context.Context, handler int) (work.Mark, error) {
-	s.mu.Lock()
-	s.last = false
-	s.mu.Unlock()
+	s.last.Store(false)
 	return s.unit.Begin(ctx, handler) //nolint:wrapcheck // the caller names the handler
 }
 
@@ -175,13 +164,6 @@ func (s *Session) drop(m work.Mark) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.raised = nil
-}
-
-// enough reports whether a handler called DoNotContinue.
-func (s *Session) enough() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.last
 }
 
 // CancelTimer removes the waiting timer with the name. If no timer waits, CancelTimer returns nil.

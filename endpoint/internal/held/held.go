@@ -69,8 +69,8 @@ type Place struct {
 	room  *Room
 	queue *queue
 	size  int64
-	turn  chan struct{}
-	began int // refusals of the queue when the try began
+	turn  chan struct{} // receives each time the message is to be tried
+	began int           // refusals of the queue when the try began
 	state state
 }
 
@@ -147,10 +147,6 @@ func (r *Room) Refusal(name string) error {
 	}
 	return nil
 }
-
-// Turn returns a channel that receives each time the message is to be tried. Refused or Leave ends
-// the try.
-func (p *Place) Turn() <-chan struct{} { return p.turn }
 
 // Refused records that the queue has refused the message again. The message waits for its next
 // turn, behind all other messages.

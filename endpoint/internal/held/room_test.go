@@ -54,7 +54,7 @@ func (q *errorQueue) enter(size int64, leaves <-chan struct{}) bool {
 			case <-leaves:
 				q.end(p.Leave(), false)
 				return
-			case <-p.Turn():
+			case <-p.turn:
 			}
 			if q.try() {
 				q.end(p.Accepted(), true)
@@ -228,7 +228,7 @@ func TestARefusalEndsTheTriesToCome(t *testing.T) {
 			synctest.Wait()
 			for _, p := range places {
 				select {
-				case <-p.Turn():
+				case <-p.turn:
 					trying = append(trying, p)
 				default:
 				}
@@ -265,7 +265,7 @@ func TestARefusedMessageHoldsUpNoOther(t *testing.T) {
 		r := new(Room)
 		never, _ := r.Enter("error", 1, errFull)
 		go func() {
-			for range never.Turn() {
+			for range never.turn {
 				never.Refused(errFull)
 			}
 		}()
@@ -303,7 +303,7 @@ func TestAQueueThatAcceptsLeavesTheRoom(t *testing.T) {
 				direct++
 			} else if p, _ := r.Follow("error", 1, refusal); p != nil {
 				go func() {
-					<-p.Turn()
+					<-p.turn
 					<-time.After(100 * time.Millisecond)
 					_ = p.Accepted()
 				}()

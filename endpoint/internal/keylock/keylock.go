@@ -129,13 +129,6 @@ func (l *Lock) grant() {
 	}
 }
 
-// Granted returns a channel that is closed when the message holds its keys and has a slot; nil if
-// the message need not wait.
-func (l *Lock) Granted() <-chan struct{} { return l.granted }
-
-// Holds reports whether the lock is of these keys.
-func (l *Lock) Holds(keys []Key) bool { return slices.Equal(l.keys, keys) }
-
 // Leave gives the keys up, or the places in the lines. The next messages request a slot before the
 // caller frees its slot.
 func (l *Lock) Leave() {
@@ -179,7 +172,7 @@ type Held struct {
 func (h *Held) Waited() time.Duration { return h.waited }
 
 // Has reports whether the message has the keys.
-func (h *Held) Has(keys []Key) bool { return h.lock != nil && h.lock.Holds(keys) }
+func (h *Held) Has(keys []Key) bool { return h.lock != nil && slices.Equal(h.lock.keys, keys) }
 
 // Take takes the keys, in place of the held keys. If the message has to wait, Take calls await with
 // a channel that is closed when the message has the keys and a slot.
@@ -188,7 +181,7 @@ func (h *Held) Take(slot *pump.Slot, keys []Key, await func(granted <-chan struc
 		h.lock.Leave()
 	}
 	h.lock = h.Locks.Enter(h.Arrivals, slot, keys)
-	granted := h.lock.Granted()
+	granted := h.lock.granted
 	if granted == nil {
 		return nil
 	}

@@ -58,12 +58,12 @@ func (n *Notifier) Notify(ctx context.Context, note recoverability.Notification)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Timeout)
 	defer cancel()
-	call, done := n.begin(note), make(chan struct{})
+	call, done := new(overdue.Call), make(chan struct{})
 	go func() {
 		defer n.running.Add(-1)
 		defer close(done)
+		n.begin(call, note)
 		defer n.calls.End(call)
-		n.calls.RunBy(call, goroutines.ID())
 		for i, f := range n.functions {
 			call.EnterFunction(&n.names[i])
 			n.call(ctx, f, note)
@@ -79,14 +79,13 @@ func (n *Notifier) Notify(ctx context.Context, note recoverability.Notification)
 }
 
 // begin has the watch count the call of the functions for a notification.
-func (n *Notifier) begin(note recoverability.Notification) *overdue.Call {
-	call, queue, message := new(overdue.Call), "", ""
+func (n *Notifier) begin(call *overdue.Call, note recoverability.Notification) {
+	queue, message := "", ""
 	if note.Failure != nil {
 		queue, message = note.Failure.Queue, note.Failure.MessageID
 	}
 	call.EnterFunction(&n.names[0])
-	n.calls.Begin(call, queue, message, 0)
-	return call
+	n.calls.Begin(call, queue, message, goroutines.ID())
 }
 
 // call calls one function, which may panic.

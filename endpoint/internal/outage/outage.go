@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
@@ -43,6 +44,9 @@ type Questions struct {
 type Database struct {
 	Questions
 
+	// Committed is set after each commit, and cleared when an outage begins.
+	Committed atomic.Bool
+
 	of  string
 	log *slog.Logger
 
@@ -50,12 +54,11 @@ type Database struct {
 	end     context.CancelFunc
 	probing sync.WaitGroup
 
-	mu      sync.Mutex    // guards the rest
-	over    chan struct{} // closed when the database answers again; nil while the database answers
-	since   time.Time
-	err     error
-	pause   backoff.Backoff
-	written bool // since the last outage
+	mu    sync.Mutex    // guards the rest
+	over  chan struct{} // closed when the database answers again; nil while the database answers
+	since time.Time
+	err   error
+	pause backoff.Backoff
 }
 
 // New returns the database of an outbox or of an inbox, as of says. Close ends its probes.
@@ -80,10 +83,10 @@ func (o *Database) Began(ctx context.Context, err error) <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.over == nil {
-		if o.written {
+		if o.Committed.Swap(false) {
 			o.pause.Reset()
 		}
-		o.over, o.since, o.err, o.written = make(chan struct{}), time.Now(), err, false
+		o.over, o.since, o.err = make(chan struct{}), time.Now(), err
 		o.log.WarnContext(ctx, "the outbox or the inbox cannot be used: messages wait without using up a retry until its database answers",
 			slog.Any("error", err))
 		o.probing.Go(o.watch)
@@ -91,19 +94,10 @@ func (o *Database) Began(ctx context.Context, err error) <-chan struct{} {
 	return o.over
 }
 
-// Committed records that the database has written.
-func (o *Database) Committed() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.written = true
-}
-
 // watch probes until the database answers.
 func (o *Database) watch() {
 	for o.pauseBefore() == nil {
-		ctx, cancel := context.WithTimeout(o.life, answerTime)
-		err := o.askAll(ctx)
-		cancel()
+		err := answer(o.life, o.askAll)
 		if away(err) || errors.Is(err, transport.ErrNoQueue) || errors.Is(err, transport.ErrDenied) {
 			continue
 		}
@@ -183,9 +177,7 @@ func (o *Database) FailsAlone(
 		return false
 	}
 	u.Rollback(ctx) // the question takes a connection for handlers
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	return o.StoresRecords(ctx) == nil
+	return answer(ctx, o.StoresRecords) == nil
 }
 
 // BreaksAlone reports whether the database stores other rows, after the transaction of u was lost at
@@ -249,7 +241,7 @@ func (o *Database) Down(
 	}
 	err := u.Failure()
 	if _, expired := errors.AsType[*work.ExpiredError](err); expired {
-		err = o.answer(ctx, o.Probe)
+		err = answer(ctx, o.Probe)
 	}
 	if err = o.unusable(ctx, d.TxElsewhere, err); err != nil {
 		return err
@@ -272,7 +264,7 @@ func (o *Database) Down(
 }
 
 // answer asks the database for a limited time.
-func (o *Database) answer(ctx context.Context, ask func(context.Context) error) error {
+func answer(ctx context.Context, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	return ask(ctx)
@@ -290,7 +282,7 @@ func (o *Database) unusable(ctx context.Context, apart bool, err error) error {
 		return fmt.Errorf("%w: create it with Config.Install or Endpoint.Install", err)
 	// The error of a transaction does not say whether the inbox or a destination was refused.
 	case errors.Is(err, transport.ErrDenied) &&
-		(apart || !refused || errors.Is(o.answer(ctx, o.Stores), transport.ErrDenied)):
+		(apart || !refused || errors.Is(answer(ctx, o.Stores), transport.ErrDenied)):
 		return work.WithAdvice(err)
 	}
 	return nil

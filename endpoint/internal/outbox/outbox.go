@@ -35,8 +35,8 @@ type Outbox struct {
 	Inbox string
 	Joins bool // messages can be stored in a transaction of the caller
 	Own   bool // the queue is in the transport's own database, and timers alone wait there
-	// OnCommit is called after each commit of the work of a message.
-	OnCommit func()
+	// Committed is set after each commit of the work of a message.
+	Committed *atomic.Bool
 
 	maxRow       int // bytes of one stored message; 0 is no limit
 	destinations destinations
@@ -107,7 +107,7 @@ func (o *Outbox) Commit(
 	if err != nil {
 		return u.Fail(&work.CommitError{Err: fmt.Errorf("commit in outbox %q: %w", o.Queue, err)})
 	}
-	o.OnCommit()
+	o.Committed.Store(true)
 	return nil
 }
 

@@ -184,13 +184,6 @@ func (w *Watch) Leave(c *Call) {
 	}
 }
 
-// RunBy records the goroutine that runs c, if Begin did not know it.
-func (w *Watch) RunBy(c *Call, goroutine uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	c.goroutine = goroutine
-}
-
 // Enter records the running handler of the call. The text must not change.
 func (c *Call) Enter(handler *string) { c.handler.Store(handler) }
 

@@ -96,7 +96,7 @@ func (a *Attempt) Finish(ctx context.Context, ops []transport.Operation) error {
 		recorder.RecordHandled("", nil) // the message may be completed with a copy for later
 		return a.Unit.Fail(&work.CommitError{Err: err})
 	}
-	a.Outage.Committed()
+	a.Outage.Committed.Store(true)
 	return nil
 }
 
@@ -206,7 +206,10 @@ func (a *Attempt) fail(ctx context.Context, err error) outcome {
 	if out := a.interrupted(ctx, err); out != nil {
 		return out
 	}
-	return a.throttle(ctx, err)
+	if a.turn.Limit != nil {
+		return a.throttle(ctx, err)
+	}
+	return failed{err}
 }
 
 // isRepeatable reports whether the transaction of an attempt that failed with err may succeed when
@@ -257,12 +260,9 @@ func (a *Attempt) interrupted(ctx context.Context, err error) outcome {
 // error is the user's, and may wrap itself.
 var isCanceled, isStopping = recoverability.Is(context.Canceled), recoverability.Is(pump.ErrStopping)
 
-// throttle returns the outcome of an attempt that failed with err. While attempts are limited, the
-// failure uses up no retry, unless another attempt cannot succeed.
+// throttle returns the outcome of an attempt that failed with err, at a message with a rate limit.
+// While attempts are limited, the failure uses up no retry, unless another attempt cannot succeed.
 func (a *Attempt) throttle(ctx context.Context, err error) outcome {
-	if a.turn.Limit == nil {
-		return failed{err}
-	}
 	f, mendable, call := a.Facts(err), false, &overdue.Call{Slot: a.Slot}
 	if a.Calls.Apart(call, &nameMatchers, a.Queue, a.ID, func() error {
 		mendable = f.Mendable()
