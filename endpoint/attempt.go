@@ -125,7 +125,7 @@ func decode(ctx context.Context, r *pipeline.Receive) error {
 	if err := a.lockKeys(ctx, r, value); err != nil { // before the limit: a waiting message is not within the limit
 		return err
 	}
-	if err := a.Limit.Enter(ctx, t.limiter, a.Slot); err != nil {
+	if err := a.EnterLimit(ctx, t.limiter); err != nil {
 		return err
 	}
 	a.logical = pipeline.Logical{Receive: r, Type: t.name, Value: value}

@@ -89,22 +89,17 @@ func (b *batch) dispatch(ctx context.Context) {
 		case b.sender.Outbox.Own:
 			b.moveAll(ctx, c)
 		case b.apart && c.trial == "":
-			for len(c.ops) > 0 {
-				n := firstRow(c.owners)
-				b.dispatchSome(ctx, &call{ops: c.ops[:n], owners: c.owners[:n]})
-				c.ops, c.owners = c.ops[n:], c.owners[n:]
+			for _, row := range c.byRow() {
+				b.dispatchSome(ctx, row)
 			}
-		case len(calls) == 1:
-			b.dispatchSome(ctx, c)
 		default:
 			all.Go(func() { b.sender.perform(ctx, c, b.yield) })
 		}
 	}
-	if all.Wait(); len(calls) > 1 && !b.sender.Outbox.Own {
-		for _, c := range calls {
-			if c.performed {
-				b.conclude(ctx, c)
-			}
+	all.Wait()
+	for _, c := range calls {
+		if c.performed {
+			b.conclude(ctx, c)
 		}
 	}
 }
@@ -518,15 +513,6 @@ func (h *rowsHeld) renewOnce(ctx context.Context, renewer transport.Renewer) {
 // renewEvery is the longest time between two renewals: the lease of a row that was stored for this
 // process is shorter than other leases.
 const renewEvery = 3 * time.Second
-
-// firstRow returns the number of operations of the first row.
-func firstRow(owners []owner) int {
-	n := slices.IndexFunc(owners, func(o owner) bool { return o.row != owners[0].row })
-	if n < 0 {
-		return len(owners)
-	}
-	return n
-}
 
 // takeRefused removes the time of the first refusal from a stored message, and returns the time;
 // zero if there is none.

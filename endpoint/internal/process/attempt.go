@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/panics"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/endpoint/internal/throttle"
+	"github.com/holdfast-go/holdfast/endpoint/internal/typelimit"
 	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/internal/errtree"
 	"github.com/holdfast-go/holdfast/internal/pump"
@@ -45,7 +46,7 @@ func (a *Attempt) handle(ctx context.Context, guards []attemptGuard) (out outcom
 	a.Unit.UndoFailed(ctx)
 	ops, tx := a.Unit.End()
 	if tx == nil { // an open transaction is part of the work, and keeps the slot
-		a.Limit.Leave()
+		a.leaveLimit()
 		a.Slot.Free()
 	}
 	if err := a.dispatch(ctx, ops); err != nil {
@@ -128,6 +129,29 @@ func (a *Attempt) completeAgain(ctx context.Context) {
 	}
 }
 
+// EnterLimit waits, without a slot, until the message is within the limit of its type; nil is no
+// limit. A behavior may have the message decoded again, perhaps as another type.
+func (a *Attempt) EnterLimit(ctx context.Context, l *typelimit.Limiter) error {
+	if l == nil || a.limit == l {
+		return nil
+	}
+	a.leaveLimit()
+	if err := l.Enter(ctx, a.Slot); err != nil {
+		return err //nolint:wrapcheck // the cause of ctx
+	}
+	a.limit = l
+	return nil
+}
+
+// leaveLimit admits the next message of the type. leaveLimit is called before the slot is freed for
+// that message.
+func (a *Attempt) leaveLimit() {
+	if a.limit != nil {
+		a.limit.Leave()
+		a.limit = nil
+	}
+}
+
 // outstayedPause is the time after which a message is due again, if the message waited for too long
 // and returns as a copy.
 const outstayedPause = time.Second
@@ -140,7 +164,7 @@ func (a *Attempt) TakeKeys(ctx context.Context, keys []keylock.Key) error {
 	if a.Keys.Has(keys) {
 		return nil
 	}
-	a.Limit.Leave() // a message with these keys may wait for the place
+	a.leaveLimit() // a message with these keys may wait for the place
 	return a.Keys.Take(a.Slot, keys, func(granted <-chan struct{}) error { return a.awaitKeys(ctx, granted) })
 }
 
@@ -171,7 +195,7 @@ var nameMatchers = "a matcher of Recoverability"
 // fail returns the outcome of an attempt that ended with err. The transaction is rolled back. The
 // slot is freed, unless the next attempt is made at once.
 func (a *Attempt) fail(ctx context.Context, err error) outcome {
-	a.Limit.Leave()
+	a.leaveLimit()
 	repeatable := a.isRepeatable(err)
 	alone := a.Outage.FailsAlone(ctx, &a.Delivery, a.Unit, err, repeatable)
 	if !a.Over() && (alone || repeatable) {

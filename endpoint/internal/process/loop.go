@@ -94,7 +94,7 @@ func (r *road) step(ctx context.Context, a *Attempt) bool {
 	if err != nil {
 		out = a.fail(ctx, err)
 	}
-	a.Limit.Leave()
+	a.leaveLimit()
 	returned = true
 	return r.act(ctx, a, out)
 }

@@ -69,7 +69,7 @@ type Attempt struct {
 	Running     *overdue.Call
 	Receive     pipeline.Receive
 	Dispatch    pipeline.Dispatch
-	Limit       typelimit.Place
+	limit       *typelimit.Limiter // that the message is within; nil: none
 	RecoveredBy *recovery.Recovery // nil unless the attempt has failed
 
 	keysEnded way // how the message returns, if its wait has ended without the keys

@@ -70,30 +70,3 @@ func (l *Limiter) Leave() {
 	l.waiting = slices.Delete(l.waiting, 0, 1)
 	w.slot.Request(w.entered)
 }
-
-// Place is a message's place within the bound of its type. The zero value is no place. A Place is
-// not safe for concurrent use.
-type Place struct{ of *Limiter }
-
-// Enter waits until l admits the message; nil admits every message. A message that has a place
-// within another bound leaves it. A second Enter of the same bound does nothing.
-func (p *Place) Enter(ctx context.Context, l *Limiter, slot *pump.Slot) error {
-	if l == nil || p.of == l {
-		return nil
-	}
-	p.Leave()
-	if err := l.Enter(ctx, slot); err != nil {
-		return err
-	}
-	p.of = l
-	return nil
-}
-
-// Leave admits the next message, before the slot is freed for it. Without a place, Leave does
-// nothing.
-func (p *Place) Leave() {
-	if p.of != nil {
-		p.of.Leave()
-		p.of = nil
-	}
-}
