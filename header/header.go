@@ -159,167 +159,6 @@ func (m Map) Size() int {
 	return n
 }
 
-const (
-	// timeForm is a time in the form of NServiceBus, "yyyy-MM-dd HH:mm:ss:ffffff Z", UTC and fixed
-	// width (DateTimeOffsetHelper.cs). timeLayout is that for package time, which knows no colon
-	// before a fraction.
-	timeForm   = "2006-01-02 15:04:05:000000 Z"
-	timeLayout = "2006-01-02 15:04:05.000000 Z"
-	timeEnd    = len(":000000 Z")
-)
-
-// FormatTime returns t as header text: UTC, microseconds, 28 characters for the years 0 to 9999,
-// for instance "2026-01-02 03:04:05:000000 Z".
-func FormatTime(t time.Time) string {
-	text := format(t)
-	return string(text[:])
-}
-
-// format is apart so that FormatTime is inlined, and ParseTime allocates nothing.
-func format(t time.Time) [len(timeForm)]byte {
-	t = t.UTC()
-	year, month, day := t.Date()
-	hour, minute, second := t.Clock()
-	text, end := [len(timeForm)]byte([]byte(timeForm)), 0
-	for _, n := range [...]int{year, int(month), day, hour, minute, second, t.Nanosecond() / 1000} {
-		for end < len(text) && isDigit(text[end]) {
-			end++
-		}
-		for i := end - 1; i >= 0 && isDigit(text[i]); i-- {
-			text[i] = byte('0' + n%10)
-			n /= 10
-		}
-		end++
-	}
-	return text
-}
-
-func isDigit(c byte) bool { return '0' <= c && c <= '9' }
-
-// ParseTime parses a text of [FormatTime]. It fails for any other form, and for an invalid time
-// such as the 30th of February.
-func ParseTime(s string) (time.Time, error) {
-	if len(s) != len(timeForm) {
-		return time.Time{}, fmt.Errorf("header time %.40q: want the form %q", s, timeForm)
-	}
-	point := len(s) - timeEnd
-	t, err := time.Parse(timeLayout, s[:point]+"."+s[point+1:])
-	if err != nil || FormatTime(t) != s { // package time accepts other widths
-		return time.Time{}, fmt.Errorf("header time %q: want a time in the form %q", s, timeForm)
-	}
-	return t, nil
-}
-
-// FormatDuration returns d as the text of a .NET TimeSpan, such as "1.02:03:04.5000000": days and
-// fraction only if they are not zero, in steps of 100 ns.
-func FormatDuration(d time.Duration) string {
-	sign, size := "", uint64(d)
-	if d < 0 {
-		size = -size // -d overflows for the least Duration
-	}
-	if d <= -100 {
-		sign = "-"
-	}
-	seconds, ticks := size/1e9, size%1e9/100
-	text := fmt.Sprintf("%02d:%02d:%02d", seconds/3600%24, seconds/60%60, seconds%60)
-	if days := seconds / (24 * 3600); days > 0 {
-		text = fmt.Sprintf("%d.%s", days, text)
-	}
-	if ticks > 0 {
-		text += fmt.Sprintf(".%07d", ticks)
-	}
-	return sign + text
-}
-
-// TypeNames returns an iterator over the message type names of an [EnclosedMessageTypes] value,
-// most concrete first. The assembly that .NET appends after the first comma, with version, culture
-// and key, is removed: types match by full name. Commas within the brackets of a generic name are
-// part of it. Empty names are skipped.
-func TypeNames(enclosed string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for rest, more := enclosed, true; more; {
-			var entry string
-			entry, rest, more = strings.Cut(rest, ";")
-			if name := fullName(entry); name != "" && !yield(name) {
-				return
-			}
-		}
-	}
-}
-
-func fullName(entry string) string {
-	depth := 0
-	for i := range len(entry) {
-		switch entry[i] {
-		case '[':
-			depth++
-		case ']':
-			depth--
-		case ',':
-			if depth <= 0 {
-				return strings.TrimSpace(entry[:i])
-			}
-		}
-	}
-	return strings.TrimSpace(entry)
-}
-
-// JoinTypes returns the [EnclosedMessageTypes] value of names, most concrete first. The first of
-// several names is followed by a comma and text in the place of an assembly: ServiceControl takes
-// the text before the first comma for the type, and the whole value where there is none.
-// NServiceBus finds types of unknown assemblies by their names.
-func JoinTypes(names ...string) string {
-	if len(names) < 2 {
-		return strings.Join(names, "")
-	}
-	return names[0] + ", Holdfast;" + strings.Join(names[1:], ";")
-}
-
-// CheckTypes returns an error for the names of a message, most concrete first, if a receiver cannot
-// read them: [TypeNames] does not return them from the value of [JoinTypes], or they are not valid
-// UTF-8. Each name must be readable with an assembly, too.
-func CheckTypes(names ...string) error {
-	for _, name := range names {
-		if !utf8.ValidString(name) {
-			return fmt.Errorf("the type name %q is not valid UTF-8", name)
-		}
-		read := slices.Collect(TypeNames(JoinTypes(name, name)))
-		if !slices.Equal(read, []string{name, name}) {
-			return fmt.Errorf("a receiver would read the type name %q as %q: a name has no blanks around it, no open bracket, and "+
-				"no comma or semicolon", name, read)
-		}
-	}
-	return nil
-}
-
-// binaryPrefix starts an [UndecodableHeaders] value whose rest is base64 (RFC 4648, section 4, with
-// padding).
-const binaryPrefix = "base64:"
-
-// FormatUndecodable returns raw as the value of [UndecodableHeaders]: raw itself where it is text,
-// otherwise "base64:" and the base64 of raw. Text is valid UTF-8 without NUL that does not start
-// with "base64:".
-func FormatUndecodable(raw string) string {
-	if utf8.ValidString(raw) && strings.IndexByte(raw, 0) < 0 && !strings.HasPrefix(raw, binaryPrefix) {
-		return raw
-	}
-	return binaryPrefix + base64.StdEncoding.EncodeToString([]byte(raw))
-}
-
-// ParseUndecodable returns the headers that [FormatUndecodable] was called with, byte for byte. It
-// fails where the text after "base64:" is not base64.
-func ParseUndecodable(value string) (string, error) {
-	encoded, binary := strings.CutPrefix(value, binaryPrefix)
-	if !binary {
-		return value, nil
-	}
-	raw, err := base64.StdEncoding.DecodeString(encoded)
-	if err != nil {
-		return "", fmt.Errorf("header %s: %w", UndecodableHeaders, err)
-	}
-	return string(raw), nil
-}
-
 // AppendJSON appends the headers to b as one JSON object of strings, in order.
 // Bytes that are not UTF-8 become U+FFFD, as in encoding/json.
 func (m Map) AppendJSON(b []byte) []byte {
@@ -537,4 +376,165 @@ func (p *parser) value() (string, bool) {
 		token = ""
 	}
 	return token, true
+}
+
+const (
+	// timeForm is a time in the form of NServiceBus, "yyyy-MM-dd HH:mm:ss:ffffff Z", UTC and fixed
+	// width (DateTimeOffsetHelper.cs). timeLayout is that for package time, which knows no colon
+	// before a fraction.
+	timeForm   = "2006-01-02 15:04:05:000000 Z"
+	timeLayout = "2006-01-02 15:04:05.000000 Z"
+	timeEnd    = len(":000000 Z")
+)
+
+// FormatTime returns t as header text: UTC, microseconds, 28 characters for the years 0 to 9999,
+// for instance "2026-01-02 03:04:05:000000 Z".
+func FormatTime(t time.Time) string {
+	text := format(t)
+	return string(text[:])
+}
+
+// format is apart so that FormatTime is inlined, and ParseTime allocates nothing.
+func format(t time.Time) [len(timeForm)]byte {
+	t = t.UTC()
+	year, month, day := t.Date()
+	hour, minute, second := t.Clock()
+	text, end := [len(timeForm)]byte([]byte(timeForm)), 0
+	for _, n := range [...]int{year, int(month), day, hour, minute, second, t.Nanosecond() / 1000} {
+		for end < len(text) && isDigit(text[end]) {
+			end++
+		}
+		for i := end - 1; i >= 0 && isDigit(text[i]); i-- {
+			text[i] = byte('0' + n%10)
+			n /= 10
+		}
+		end++
+	}
+	return text
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// ParseTime parses a text of [FormatTime]. It fails for any other form, and for an invalid time
+// such as the 30th of February.
+func ParseTime(s string) (time.Time, error) {
+	if len(s) != len(timeForm) {
+		return time.Time{}, fmt.Errorf("header time %.40q: want the form %q", s, timeForm)
+	}
+	point := len(s) - timeEnd
+	t, err := time.Parse(timeLayout, s[:point]+"."+s[point+1:])
+	if err != nil || FormatTime(t) != s { // package time accepts other widths
+		return time.Time{}, fmt.Errorf("header time %q: want a time in the form %q", s, timeForm)
+	}
+	return t, nil
+}
+
+// FormatDuration returns d as the text of a .NET TimeSpan, such as "1.02:03:04.5000000": days and
+// fraction only if they are not zero, in steps of 100 ns.
+func FormatDuration(d time.Duration) string {
+	sign, size := "", uint64(d)
+	if d < 0 {
+		size = -size // -d overflows for the least Duration
+	}
+	if d <= -100 {
+		sign = "-"
+	}
+	seconds, ticks := size/1e9, size%1e9/100
+	text := fmt.Sprintf("%02d:%02d:%02d", seconds/3600%24, seconds/60%60, seconds%60)
+	if days := seconds / (24 * 3600); days > 0 {
+		text = fmt.Sprintf("%d.%s", days, text)
+	}
+	if ticks > 0 {
+		text += fmt.Sprintf(".%07d", ticks)
+	}
+	return sign + text
+}
+
+// TypeNames returns an iterator over the message type names of an [EnclosedMessageTypes] value,
+// most concrete first. The assembly that .NET appends after the first comma, with version, culture
+// and key, is removed: types match by full name. Commas within the brackets of a generic name are
+// part of it. Empty names are skipped.
+func TypeNames(enclosed string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for rest, more := enclosed, true; more; {
+			var entry string
+			entry, rest, more = strings.Cut(rest, ";")
+			if name := fullName(entry); name != "" && !yield(name) {
+				return
+			}
+		}
+	}
+}
+
+func fullName(entry string) string {
+	depth := 0
+	for i := range len(entry) {
+		switch entry[i] {
+		case '[':
+			depth++
+		case ']':
+			depth--
+		case ',':
+			if depth <= 0 {
+				return strings.TrimSpace(entry[:i])
+			}
+		}
+	}
+	return strings.TrimSpace(entry)
+}
+
+// JoinTypes returns the [EnclosedMessageTypes] value of names, most concrete first. The first of
+// several names is followed by a comma and text in the place of an assembly: ServiceControl takes
+// the text before the first comma for the type, and the whole value where there is none.
+// NServiceBus finds types of unknown assemblies by their names.
+func JoinTypes(names ...string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	return names[0] + ", Holdfast;" + strings.Join(names[1:], ";")
+}
+
+// CheckTypes returns an error for the names of a message, most concrete first, if a receiver cannot
+// read them: [TypeNames] does not return them from the value of [JoinTypes], or they are not valid
+// UTF-8. Each name must be readable with an assembly, too.
+func CheckTypes(names ...string) error {
+	for _, name := range names {
+		if !utf8.ValidString(name) {
+			return fmt.Errorf("the type name %q is not valid UTF-8", name)
+		}
+		read := slices.Collect(TypeNames(JoinTypes(name, name)))
+		if !slices.Equal(read, []string{name, name}) {
+			return fmt.Errorf("a receiver would read the type name %q as %q: a name has no blanks around it, no open bracket, and "+
+				"no comma or semicolon", name, read)
+		}
+	}
+	return nil
+}
+
+// binaryPrefix starts an [UndecodableHeaders] value whose rest is base64 (RFC 4648, section 4, with
+// padding).
+const binaryPrefix = "base64:"
+
+// FormatUndecodable returns raw as the value of [UndecodableHeaders]: raw itself where it is text,
+// otherwise "base64:" and the base64 of raw. Text is valid UTF-8 without NUL that does not start
+// with "base64:".
+func FormatUndecodable(raw string) string {
+	if utf8.ValidString(raw) && strings.IndexByte(raw, 0) < 0 && !strings.HasPrefix(raw, binaryPrefix) {
+		return raw
+	}
+	return binaryPrefix + base64.StdEncoding.EncodeToString([]byte(raw))
+}
+
+// ParseUndecodable returns the headers that [FormatUndecodable] was called with, byte for byte. It
+// fails where the text after "base64:" is not base64.
+func ParseUndecodable(value string) (string, error) {
+	encoded, binary := strings.CutPrefix(value, binaryPrefix)
+	if !binary {
+		return value, nil
+	}
+	raw, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil {
+		return "", fmt.Errorf("header %s: %w", UndecodableHeaders, err)
+	}
+	return string(raw), nil
 }

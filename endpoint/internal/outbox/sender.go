@@ -63,6 +63,60 @@ type sender struct {
 	removal     pump.Reception // of the removals of rows that were sent
 }
 
+// storedRow is a stored message.
+type storedRow struct {
+	delivery transport.Delivery
+	timer    string // the stored name of a timer; else ""
+	stored   time.Time
+	total    int         // operations when the row was received
+	outdated bool        // the stored row lacks the time of a refusal
+	left     int         // operations that are not sent yet
+	lost     atomic.Bool // the lease is lost, or the row was moved
+}
+
+// setDelay sets the delay of an operation of the row, which was received now: the broker has a clock
+// of its own. A timer is due, as its row was received.
+func (r *storedRow) setDelay(op *transport.Operation, now time.Time) {
+	switch {
+	case r.timer != "":
+		op.At = time.Time{}
+	case !op.At.IsZero():
+		op.After, op.At = op.Delay(now), time.Time{}
+	}
+}
+
+// owner is the row of an operation.
+type owner struct {
+	row   *storedRow
+	tries int // refusals of the operation that may have been temporary
+	waits waiting
+
+	// refused is the time of the first refusal by a full queue, by the clock of the outbox; zero for
+	// no refusal.
+	refused  time.Time
+	outdated bool // the stored row lacks refused
+}
+
+// fullFor returns for how long a full queue has refused the operation: since now, if the refusal is
+// the first.
+func (o *owner) fullFor(now time.Time) time.Duration {
+	if o.refused.IsZero() {
+		o.refused, o.outdated = now, true
+	}
+	return now.Sub(o.refused)
+}
+
+// waiting is the reason why an operation stays in the outbox.
+type waiting int8
+
+const (
+	forBroker      waiting = iota // the broker does not answer
+	forDestination                // the destination takes no messages at the moment
+	forErrorQueue                 // the destination and the error queue refuse the operation
+)
+
+var errNotReplaced = errors.New("the outbox cannot replace a stored message")
+
 // call is a call of the driver, with operations.
 type call struct {
 	ops    []transport.Operation
@@ -509,57 +563,3 @@ func (u *unreadable) found(lease time.Duration) error {
 	}
 	return u.err
 }
-
-// storedRow is a stored message.
-type storedRow struct {
-	delivery transport.Delivery
-	timer    string // the stored name of a timer; else ""
-	stored   time.Time
-	total    int         // operations when the row was received
-	outdated bool        // the stored row lacks the time of a refusal
-	left     int         // operations that are not sent yet
-	lost     atomic.Bool // the lease is lost, or the row was moved
-}
-
-// setDelay sets the delay of an operation of the row, which was received now: the broker has a clock
-// of its own. A timer is due, as its row was received.
-func (r *storedRow) setDelay(op *transport.Operation, now time.Time) {
-	switch {
-	case r.timer != "":
-		op.At = time.Time{}
-	case !op.At.IsZero():
-		op.After, op.At = op.Delay(now), time.Time{}
-	}
-}
-
-// owner is the row of an operation.
-type owner struct {
-	row   *storedRow
-	tries int // refusals of the operation that may have been temporary
-	waits waiting
-
-	// refused is the time of the first refusal by a full queue, by the clock of the outbox; zero for
-	// no refusal.
-	refused  time.Time
-	outdated bool // the stored row lacks refused
-}
-
-// fullFor returns for how long a full queue has refused the operation: since now, if the refusal is
-// the first.
-func (o *owner) fullFor(now time.Time) time.Duration {
-	if o.refused.IsZero() {
-		o.refused, o.outdated = now, true
-	}
-	return now.Sub(o.refused)
-}
-
-// waiting is the reason why an operation stays in the outbox.
-type waiting int8
-
-const (
-	forBroker      waiting = iota // the broker does not answer
-	forDestination                // the destination takes no messages at the moment
-	forErrorQueue                 // the destination and the error queue refuse the operation
-)
-
-var errNotReplaced = errors.New("the outbox cannot replace a stored message")
