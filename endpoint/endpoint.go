@@ -249,12 +249,11 @@ func (e *Endpoint) database() (stateful.Database, error) {
 	if live == nil {
 		return stateful.Database{}, ErrNotRunning
 	}
-	conn, redelivery := live.conn, max(live.Limits.Lease, live.Limits.MaxHold)
+	redelivery := max(live.Limits.Lease, live.Limits.MaxHold)
 	if live.Outbox != nil {
-		conn = live.Outbox.Conn
-		redelivery += conn.Limits().Lease // of a row that a relay has received
+		redelivery += live.Outbox.Conn.Limits().Lease // of a row that a relay has received
 	}
-	db, err := stateful.DatabaseOn(conn)
+	db, err := stateful.DatabaseOn(live.database())
 	db.Inbox, db.Redelivery = live.Inbox != nil, redelivery
 	return db, err
 }

@@ -71,6 +71,15 @@ var (
 	errRecovers = errors.New("a Recover stage and OnFinalFailure have no timers: they belong to the commit of a handled message")
 )
 
+// database returns the connection to the database of the outbox, or without an outbox the
+// connection of the transport.
+func (l *live) database() transport.Conn {
+	if l.Outbox != nil {
+		return l.Outbox.Conn
+	}
+	return l.conn
+}
+
 // named returns the sources of queues, or all of the endpoint's own if there are no names.
 func (l *live) named(queues []string) ([]source, error) {
 	queues = slices.Clone(queues)

@@ -62,23 +62,17 @@ func (l *launch) prepareOutbox(ctx context.Context) error {
 
 // newInbox returns the inbox of the endpoint; nil if handled messages are not recorded.
 func (l *launch) newInbox() (*inbox.Inbox, error) {
-	b := &inbox.Inbox{
-		Name: l.e.cfg.Name + inboxSuffix, Queue: l.names.Of(l.e.cfg.Name),
-		Log: l.e.cfg.Logger, Translates: l.Translate != nil,
-	}
-	switch {
-	case l.e.cfg.Remember <= 0 || l.e.cfg.SendOnly:
+	if l.e.cfg.Remember <= 0 || l.e.cfg.SendOnly {
 		return nil, nil //nolint:nilnil // no inbox is no error
-	case l.Outbox != nil:
-		b.Store = l.Outbox.Store
-		return b, nil
 	}
-	store, ok := l.conn.(transport.OutboxStore)
+	store, ok := l.database().(transport.OutboxStore)
 	if !ok {
 		return nil, errors.New("the transport cannot record handled messages: leave Config.Remember out")
 	}
-	b.Store = store
-	return b, nil
+	return &inbox.Inbox{
+		Name: l.e.cfg.Name + inboxSuffix, Queue: l.names.Of(l.e.cfg.Name), Store: store,
+		Log: l.e.cfg.Logger, Translates: l.Translate != nil,
+	}, nil
 }
 
 // inboxTimeout bounds the inspection of an inbox. An inbox may have many rows.

@@ -83,11 +83,7 @@ func verifyRecords(ctx context.Context, l *launch) error {
 	if len(kinds) == 0 {
 		return nil
 	}
-	conn := l.conn
-	if l.Outbox != nil {
-		conn = l.Outbox.Conn
-	}
-	inspector, err := recordsIn(conn)
+	inspector, err := recordsIn(l.database())
 	if err == nil {
 		_, err = inspector.InspectRecords(ctx, kinds[0])
 		if errors.Is(err, transport.ErrNoQueue) {

@@ -193,9 +193,6 @@ func (h *Held) Take(slot *pump.Slot, keys []Key, await func(granted <-chan struc
 // GiveUp lets the next messages with the keys be handled, and the messages behind this message take
 // keys. The message may take keys again later, at the end of the lines.
 func (h *Held) GiveUp(slot *pump.Slot) {
-	if h.Locks == nil {
-		return
-	}
 	if h.lock != nil {
 		h.lock.Leave()
 		h.lock = nil

@@ -224,3 +224,17 @@ func TestAPostponedCopyKeepsItsCounts(t *testing.T) {
 		}
 	}
 }
+
+// Where the transport has no delays, this process remembers the failures of a throttled message
+// until the message is handled.
+func TestASuccessForgetsRememberedFailures(t *testing.T) {
+	for _, delays := range []time.Duration{0, time.Hour} {
+		ls := New(config(recoverability.ByEndpoint), nil, &Shared{MaxDelay: delays})
+		turn, d := Turn{Limit: ls.Of(nil)}, delivery("m-1", header.Map{}, transport.Attempt{N: 1})
+		d.Failures.SetThrottled(d.FailureKey(), fault.Throttled{Failures: 3, Since: time.Now()})
+		turn.Succeeded(t.Context(), d)
+		if _, known := d.Failures.Known(d.FailureKey()); known != (delays > 0) {
+			t.Errorf("delays of up to %v: the failures are remembered: %t", delays, known)
+		}
+	}
+}
