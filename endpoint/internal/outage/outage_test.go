@@ -103,6 +103,7 @@ func TestAnOutageEndsWhenTheDatabaseCanBeUsed(t *testing.T) {
 }
 
 // The pause before a probe grows from outage to outage, unless the database has written meanwhile.
+// One commit shortens one pause.
 func TestThePauseGrowsUntilACommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := new(fake).database(t)
@@ -118,6 +119,12 @@ func TestThePauseGrowsUntilACommit(t *testing.T) {
 		o.Committed.Store(true)
 		if short := lasting(); long < MaxPause/2 || short > minPause {
 			t.Errorf("the outage lasted %v, and after a commit %v", long, short)
+		}
+		for range 5 {
+			lasting()
+		}
+		if long = lasting(); long < MaxPause/2 {
+			t.Errorf("the last of the outages after the commit lasted %v", long)
 		}
 		o.Close()
 	})

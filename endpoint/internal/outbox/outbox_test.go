@@ -202,3 +202,63 @@ func TestARelayForgetsAnOutage(t *testing.T) {
 		running.Wait()
 	})
 }
+
+// brokenConn is a database whose first receive fails.
+type brokenConn struct {
+	*fakeConn
+	receives int
+}
+
+func (c *brokenConn) OpenReceiver(
+	context.Context, transport.ReceiverOptions,
+) (transport.Receiver, error) {
+	return c, nil
+}
+
+func (c *brokenConn) Receive(ctx context.Context, _ int) ([]transport.Delivery, error) {
+	switch c.receives++; c.receives {
+	case 1:
+		return nil, transport.ErrUnreachable
+	case 2:
+		return []transport.Delivery{unread{}}, nil
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (c *brokenConn) Window(int)   {}
+func (c *brokenConn) Close() error { return nil }
+
+// unread is a row that cannot be read.
+type unread struct{ transport.Delivery }
+
+func (unread) Message() *transport.Message { return &transport.Message{ID: "row-1"} }
+
+// A row that arrives ends the outage of the receives at once.
+func TestARowEndsAnOutageOfTheReceives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn, log := &brokenConn{fakeConn: new(fakeConn)}, slog.New(slog.DiscardHandler)
+		o, _ := New(conn, "sales.outbox", "sales.handled")
+		r, err := OpenRelay(t.Context(), RelayConfig{
+			Outbox: o, Conn: conn, Log: log, Notifier: notify.New(nil, log, nil),
+			Settling: t.Context,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, end := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { r.receiveAll(ctx, ctx); close(done) }()
+		synctest.Wait()
+		if got := len(r.Status().Problems); got != 1 {
+			t.Errorf("after the failed receive there are %d problems", got)
+		}
+		time.Sleep(time.Second / 2) // less than a question to the driver
+		synctest.Wait()
+		if got := r.Status().Problems; len(got) > 0 || conn.receives != 3 {
+			t.Errorf("after %d receives there are problems: %q", conn.receives, got)
+		}
+		end()
+		<-done
+	})
+}

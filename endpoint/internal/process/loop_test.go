@@ -13,9 +13,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/failurelog"
+	"github.com/holdfast-go/holdfast/endpoint/internal/inbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
 	"github.com/holdfast-go/holdfast/endpoint/internal/names"
 	"github.com/holdfast-go/holdfast/endpoint/internal/notify"
+	"github.com/holdfast-go/holdfast/endpoint/internal/outage"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/settle"
 	"github.com/holdfast-go/holdfast/endpoint/internal/work"
@@ -56,6 +58,9 @@ func (d *delivered) settle(verb string, err error) error {
 	d.settled, d.at = append(d.settled, verb), time.Now()
 	return err
 }
+
+// RecordHandled implements [transport.HandledRecorder].
+func (d *delivered) RecordHandled(string, *transport.HandledKey) {}
 
 // receiver returns deliveries, and none after them.
 type receiver struct{ deliveries chan transport.Delivery }
@@ -319,4 +324,37 @@ func TestAStopEndsTheWaitForAKey(t *testing.T) {
 			t.Errorf("the second message was released after %v, want 1m0s", after)
 		}
 	})
+}
+
+// store knows no message.
+type store struct{ transport.OutboxStore }
+
+func (store) FindHandled(
+	context.Context, string, []transport.HandledKey,
+) ([]transport.HandledState, error) {
+	return []transport.HandledState{transport.NotHandled}, nil
+}
+
+// The completion of a message that records the id of the message is a commit of the database: the
+// pauses of an outage depend on the commit.
+func TestARecordedMessageIsACommit(t *testing.T) {
+	for _, recorded := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			stop, cancel := context.WithCancel(t.Context())
+			r := newRoom(func(context.Context, *Attempt) error { cancel(); return nil })
+			r.Outage = outage.New(t.Context(), "inbox", outage.Questions{}, r.Settler.Log)
+			if recorded {
+				r.Inbox = &inbox.Inbox{Name: "orders.handled", Queue: "orders", Store: store{}, Log: r.Settler.Log}
+			}
+			d := &delivered{id: "m-1", attempt: transport.Attempt{N: 1}}
+			r.process(stop, d)
+			r.Outage.Close()
+			if diff := cmp.Diff([]string{"complete"}, d.settled); diff != "" {
+				t.Errorf("settled (-want +got):\n%s", diff)
+			}
+			if got := r.Outage.Committed.Load(); got != recorded {
+				t.Errorf("recorded %t: a commit is noted: %t", recorded, got)
+			}
+		})
+	}
 }
