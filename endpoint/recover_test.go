@@ -293,6 +293,35 @@ func TestTheRecoverStageMayDecideOtherwiseAndSend(t *testing.T) {
 	})
 }
 
+// An action that does not complete the message with a copy sends the messages of the stage too.
+func TestTheRecoverStageSendsWithoutACopy(t *testing.T) {
+	for _, action := range []recoverability.Action{
+		recoverability.Retry{}, recoverability.RetryInline{}, recoverability.DeadLetter{Reason: "no"},
+	} {
+		t.Run(fmt.Sprintf("%T", action), func(t *testing.T) {
+			harness.Bubble(t, func(t *testing.T, broker *inmemory.Transport) {
+				var calls harness.Tally
+				cfg := harness.Sales(broker, failing(&calls))
+				cfg.Recoverability = once
+				cfg.Pipeline.Recover.Use("send", func(next pipeline.Func[*pipeline.Recover]) pipeline.Func[*pipeline.Recover] {
+					return func(ctx context.Context, rec *pipeline.Recover) error {
+						if len(calls.List()) > 1 {
+							return next(ctx, rec)
+						}
+						rec.Action = action
+						return errors.Join(rec.Sender().Send(ctx, harness.ShipOrder{}), next(ctx, rec))
+					}
+				})
+				harness.Start(t, cfg).MustSend(harness.PlaceOrder{})
+				synctest.Wait()
+				if got := len(broker.Messages("shipping")); got != 1 {
+					t.Errorf("%d messages sent by the behavior, want 1", got)
+				}
+			})
+		})
+	}
+}
+
 // A Recover behavior that fails or does not call next does not keep the message in its
 // queue.
 func TestAFailingRecoverBehaviorKeepsNoMessage(t *testing.T) {
