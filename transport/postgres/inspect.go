@@ -264,19 +264,6 @@ func (in *inspector) refused(ctx context.Context, t *table) (string, error) {
 	return refusal + strings.Join(found, "; "), nil
 }
 
-// filters returns the SQL expression for the parts of the table oid that can keep rows from being
-// inserted, deleted or read, as a text, or ” without any. A trigger that is executed before each
-// row can skip the row (PostgreSQL 15, "Overview of Trigger Behavior"). row_security_active is
-// false for an owner and a role that bypass policies.
-func filters(oid string) string {
-	return `array_to_string(ARRAY(
-	SELECT 'trigger ' || quote_ident(tgname) FROM pg_trigger
-	WHERE tgrelid = ` + oid + ` AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 3 = 3 AND tgtype & 12 <> 0
-	UNION ALL SELECT 'rule ' || quote_ident(rulename) FROM pg_rewrite WHERE ev_class = ` + oid + ` AND ev_enabled IN ('O', 'A')
-	UNION ALL SELECT 'row level security' WHERE row_security_active(` + oid + `)
-	ORDER BY 1), ', ')`
-}
-
 // filterWarning returns a text about filters, or "" without any.
 func filterWarning(filters string) string {
 	if filters == "" {

@@ -268,29 +268,6 @@ func joining(tx usersTx, outs []*out, known bool) (text string, args []any) {
 		strings.Join(union, " UNION ALL ") + ") AS inserted ORDER BY n, seq", args
 }
 
-// sourceNames are the names of the parameters of a row.
-func (o *out) sourceNames() string {
-	switch {
-	case o.named:
-		return "headers, body, at, after, ttl, name"
-	case o.timed:
-		return "headers, body, at, after, ttl"
-	}
-	return "headers, body"
-}
-
-// sourceTypes are the types of the parameters of a row.
-func (o *out) sourceTypes() []string {
-	types := []string{"text", "bytea", "bigint", "bigint", "bigint", "text"}
-	switch {
-	case o.named:
-		return types
-	case o.timed:
-		return types[:5]
-	}
-	return types[:2]
-}
-
 // list returns o's rows as a list of values, which every driver can encode.
 func (o *out) list(first int) (text string, args []any) {
 	kinds := o.sourceTypes()

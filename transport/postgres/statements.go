@@ -444,3 +444,39 @@ func convert[To any, From element](a array[From], to func(From) To) []To {
 	}
 	return all
 }
+
+// sourceNames are the names of the parameters of a row.
+func (o *out) sourceNames() string {
+	switch {
+	case o.named:
+		return "headers, body, at, after, ttl, name"
+	case o.timed:
+		return "headers, body, at, after, ttl"
+	}
+	return "headers, body"
+}
+
+// sourceTypes are the types of the parameters of a row.
+func (o *out) sourceTypes() []string {
+	types := []string{"text", "bytea", "bigint", "bigint", "bigint", "text"}
+	switch {
+	case o.named:
+		return types
+	case o.timed:
+		return types[:5]
+	}
+	return types[:2]
+}
+
+// filters returns the SQL expression for the parts of the table oid that can keep rows from being
+// inserted, deleted or read, as a text, or ” without any. A trigger that is executed before each
+// row can skip the row (PostgreSQL 15, "Overview of Trigger Behavior"). row_security_active is
+// false for an owner and a role that bypass policies.
+func filters(oid string) string {
+	return `array_to_string(ARRAY(
+	SELECT 'trigger ' || quote_ident(tgname) FROM pg_trigger
+	WHERE tgrelid = ` + oid + ` AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 3 = 3 AND tgtype & 12 <> 0
+	UNION ALL SELECT 'rule ' || quote_ident(rulename) FROM pg_rewrite WHERE ev_class = ` + oid + ` AND ev_enabled IN ('O', 'A')
+	UNION ALL SELECT 'row level security' WHERE row_security_active(` + oid + `)
+	ORDER BY 1), ', ')`
+}

@@ -1,5 +1,7 @@
 // Command walk counts the files and functions of the library that one message enters, from its
-// receipt to its completion. "make house" builds the command with the counters of go build -cover.
+// receipt to its completion: the functions that each of some messages enters. A function that runs
+// for the first message only, or now and then, does not count. "make house" builds the command with
+// the counters of go build -cover.
 //
 //	walk [-outbox] [-list] -postgres URL
 package main
@@ -15,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime/coverage"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,9 +28,13 @@ import (
 )
 
 const (
-	queue = "walk"
-	// rest is the time in which an endpoint comes to rest, before the message and behind it.
-	rest  = 2 * time.Second
+	queue    = "walk"
+	messages = 4
+	// A message is due delay after it is sent. The counters are cleared before that, after rest, in
+	// which the endpoint comes to rest, and are read when the message is handled and settled.
+	delay = 2 * time.Second
+	rest  = delay - 200*time.Millisecond
+	after = time.Second
 	limit = time.Minute
 )
 
@@ -58,9 +65,9 @@ func main() {
 		*outbox, len(entered), len(files))
 }
 
-// walk returns the functions that one message enters.
+// walk returns the functions that each message enters.
 func walk(ctx context.Context, url string, outbox bool) (entered []string, err error) {
-	handled := make(chan struct{})
+	handled := make(chan struct{}, messages)
 	cfg := config(url, outbox, handled)
 	e, err := endpoint.New(cfg)
 	if err != nil {
@@ -76,10 +83,25 @@ func walk(ctx context.Context, url string, outbox bool) (entered []string, err e
 	if err := e.WaitReady(ctx); err != nil {
 		return nil, err
 	}
-	if err := send(ctx, cfg.Transport); err != nil {
+	for n := range messages {
+		one, err := step(ctx, cfg.Transport, handled)
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			entered = one
+		}
+		entered = slices.DeleteFunc(entered, func(at string) bool { return !slices.Contains(one, at) })
+	}
+	return entered, nil
+}
+
+// step sends a message, and returns the functions that are entered while it is handled.
+func step(ctx context.Context, t transport.Transport, handled <-chan struct{}) ([]string, error) {
+	if err := send(ctx, t); err != nil {
 		return nil, err
 	}
-	<-time.After(rest) // the message is due later
+	<-time.After(rest)
 	if err := coverage.ClearCounters(); err != nil {
 		return nil, fmt.Errorf("build with -cover -covermode=atomic and -coverpkg: %w", err)
 	}
@@ -88,7 +110,7 @@ func walk(ctx context.Context, url string, outbox bool) (entered []string, err e
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	<-time.After(rest)
+	<-time.After(after)
 	return functions()
 }
 
@@ -99,7 +121,7 @@ func config(url string, outbox bool, handled chan<- struct{}) endpoint.Config {
 		Messages: []endpoint.Message{endpoint.Command[Step]("House.Step")},
 	}
 	handle := func(ctx context.Context, s *endpoint.Session, m Step) error {
-		defer close(handled)
+		defer func() { handled <- struct{}{} }()
 		if !outbox {
 			return nil
 		}
@@ -123,7 +145,7 @@ func send(ctx context.Context, t transport.Transport) error {
 	m := &transport.Message{ID: fmt.Sprint("walk-", time.Now().UnixNano()), Body: []byte(`{"N":1}`)}
 	m.Headers.Set(header.EnclosedMessageTypes, "House.Step")
 	m.Headers.Set(header.ContentType, "application/json")
-	op := transport.Operation{Queue: queue, Message: m, After: 2 * rest}
+	op := transport.Operation{Queue: queue, Message: m, After: delay}
 	_, sent := conn.Dispatch(ctx, []transport.Operation{op})
 	return errors.Join(err, sent, conn.Close())
 }
