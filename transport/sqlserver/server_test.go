@@ -123,7 +123,7 @@ func TestScriptAndQueuesOfNServiceBusOnAServer(t *testing.T) {
 	Recoverable bit NOT NULL, Expires datetime, Headers nvarchar(max) NOT NULL, Body varbinary(max), RowVersion bigint IDENTITY(1,1) NOT NULL)`)
 	s := w.store("SubscriptionRouting")
 	for range 2 {
-		for _, step := range s.installation(plan("foreign", "in", "it's [one]")) {
+		for _, step := range s.ddl.installation(plan("foreign", "in", "it's [one]")) {
 			w.exec(step.statement)
 		}
 	}
