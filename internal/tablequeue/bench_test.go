@@ -21,6 +21,12 @@ type endless struct {
 	units   int
 }
 
+func (e *endless) parts() Store {
+	s := e.fake.parts()
+	s.Queues = e
+	return s
+}
+
 func (e *endless) Claim(_ context.Context, c Claim, into []Claimed) ([]Claimed, time.Duration, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -35,7 +35,7 @@ type cursor struct {
 // ones too.
 func (b *browser) Browse(ctx context.Context, queue string) (transport.Cursor, error) {
 	queue = b.shortName(queue)
-	last, err := b.ofExisting(ctx, queue, b.store.Last)
+	last, err := b.ofExisting(ctx, queue, b.store.Browsing.Last)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (b *browser) Browse(ctx context.Context, queue string) (transport.Cursor, e
 
 // Purge implements [transport.Purger].
 func (b *browser) Purge(ctx context.Context, queue string) (int64, error) {
-	return b.ofExisting(ctx, b.shortName(queue), b.store.Purge)
+	return b.ofExisting(ctx, b.shortName(queue), b.store.Browsing.Purge)
 }
 
 // ofExisting returns the number that fn returns for a queue that exists, or for a foreign table.
@@ -52,7 +52,7 @@ func (b *browser) ofExisting(
 	ctx context.Context, queue string, fn func(ctx context.Context, queue string) (int64, error),
 ) (int64, error) {
 	return ask(ctx, b.core, []string{queue}, func(ctx context.Context) (int64, error) {
-		err := b.store.Exists(ctx, queue)
+		err := b.store.Topology.Exists(ctx, queue)
 		if unfit, ok := errors.AsType[*UnfitError](err); err != nil && (!ok || !unfit.Foreign) {
 			return 0, err
 		}
@@ -68,7 +68,7 @@ func (cur *cursor) Next(ctx context.Context, limit int) (ms []*transport.Message
 	cur.page.Limit = min(limit, maxReceive)
 	b := cur.browser
 	rows, err := ask(ctx, b.core, nil, func(ctx context.Context) ([]Claimed, error) {
-		return b.store.Browse(ctx, cur.page)
+		return b.store.Browsing.Browse(ctx, cur.page)
 	})
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (cur *cursor) Take(ctx context.Context, m *transport.Message, ops []transpo
 	w.unit.Verb, w.unit.Queue = Delete, cur.page.Queue
 	w.unit.Lease, w.unit.RowID = Lease{Seq: seq, ID: 1 + rand.Int64N(1<<62)}, cur.ids[seq]
 	err = b.call(ctx, nil, func(ctx context.Context) error {
-		return b.again(func() error { return b.store.Take(ctx, &w.unit) })
+		return b.again(func() error { return b.store.Browsing.Take(ctx, &w.unit) })
 	})
 	if err != nil {
 		return b.encoder.blame(ctx, b.verdict(err), &w.unit, len(ops))

@@ -92,8 +92,8 @@ func Open(store Store, cfg Config) *Conn {
 		notifier:      &notifier{core: c, subs: subs},
 		ended:         make(chan struct{}),
 	}
-	if w, ok := store.(Waker); ok {
-		c.running.Go(func() { conn.notifier.notify(w) })
+	if store.Waker != nil {
+		c.running.Go(conn.notifier.notify)
 	}
 	return conn
 }
@@ -109,14 +109,14 @@ func (c *Conn) Limits() transport.Limits {
 // OpenReceiver implements [transport.Conn].
 func (c *Conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions) (transport.Receiver, error) {
 	opts.Queue = c.shortName(opts.Queue)
-	if err := c.store.Check(opts.Queue); err != nil {
+	if err := c.store.Queues.Check(opts.Queue); err != nil {
 		return nil, err
 	}
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
 	defer c.calls.Done()
-	if err := c.store.Exists(ctx, opts.Queue); err != nil {
+	if err := c.store.Topology.Exists(ctx, opts.Queue); err != nil {
 		return nil, err
 	}
 	if err := c.compareClocks(ctx); err != nil {
@@ -127,11 +127,10 @@ func (c *Conn) OpenReceiver(ctx context.Context, opts transport.ReceiverOptions)
 	}
 	c.unusable.found()
 	if c.receives.CompareAndSwap(false, true) {
-		if w, ok := c.store.(Waker); ok {
-			c.running.Go(func() { c.notifier.listen(w) })
+		if c.store.Waker != nil {
+			c.running.Go(c.notifier.listen)
 		}
-		sweeper, _ := c.store.(Sweeper)
-		c.running.Go(func() { c.sweep(sweeper) })
+		c.running.Go(c.sweep)
 	}
 	r := newReceiver(c.settler, opts.Queue)
 	c.wakes.add(&r.arrivals)
@@ -176,7 +175,7 @@ func (c *Conn) abandon() error {
 	c.received.Range(func(queue, _ any) bool {
 		var err error
 		for range abandonTries {
-			err = c.store.Abandon(ctx, queue.(string), c.owner, c.cfg.Lease) //nolint:errcheck // its keys are names
+			err = c.store.Queues.Abandon(ctx, queue.(string), c.owner, c.cfg.Lease) //nolint:errcheck // its keys are names
 			if errors.Is(err, transport.ErrNoQueue) {
 				err = nil
 			}
@@ -191,8 +190,8 @@ func (c *Conn) abandon() error {
 	return errors.Join(errs...)
 }
 
-// Address implements [transport.Addresser]. It is the name of the queue unless the store is a
-// [transport.Addresser].
+// Address implements [transport.Addresser]. It is the name of the queue if the store has no
+// Addresser.
 func (c *Conn) Address(queue string) string { return c.address(queue) }
 
 // ShortName implements [transport.Addresser].
@@ -214,27 +213,27 @@ type notifier struct {
 
 // notify notifies other processes of new rows until the Conn is closed, and then once more. A
 // notification that fails is not repeated: other processes poll.
-func (n *notifier) notify(store Waker) {
+func (n *notifier) notify() {
 	for n.life.Err() == nil {
 		select {
 		case <-n.wakes.signal:
-			n.notifyOnce(store)
+			n.notifyOnce()
 			_ = backoff.Sleep(n.life, notifyEvery)
 		case <-n.life.Done():
 		}
 	}
 	<-n.written
-	n.notifyOnce(store)
+	n.notifyOnce()
 }
 
-func (n *notifier) notifyOnce(store Waker) {
+func (n *notifier) notifyOnce() {
 	queues := n.wakes.takePending()
 	if len(queues) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = store.Notify(ctx, queues)
+	_ = n.store.Waker.Notify(ctx, queues)
 }
 
 // heard handles a notification of another process.
@@ -247,10 +246,10 @@ func (n *notifier) heard(queue string) {
 }
 
 // listen wakes receivers on notifications of other processes, until the Conn is closed.
-func (n *notifier) listen(store Waker) {
+func (n *notifier) listen() {
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second}
 	for {
-		err := store.Listen(n.life, func() {
+		err := n.store.Waker.Listen(n.life, func() {
 			pause.Reset()
 			n.wakes.hearing.Store(true)
 			n.wakes.wakeAll() // to find earlier rows

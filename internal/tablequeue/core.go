@@ -76,7 +76,7 @@ func newCore(store Store, cfg Config) *core {
 		store: store, cfg: cfg, written: make(chan struct{}),
 		owner: storable(fmt.Sprintf("%s/%s/%08x", cfg.Env.Endpoint, cfg.Env.Instance, rand.Uint32())),
 	}
-	c.wakes.init(store)
+	c.wakes.init(store.Waker)
 	c.work, c.cut = context.WithCancel(context.Background())
 	c.life, c.closing = context.WithCancel(c.work)
 	return c
@@ -98,7 +98,7 @@ func (c *core) enter() error {
 func (c *core) call(ctx context.Context, queues []string, fn func(context.Context) error) error {
 	var errs []error
 	for _, q := range queues {
-		errs = append(errs, c.store.Check(q))
+		errs = append(errs, c.store.Queues.Check(q))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -228,8 +228,7 @@ type outdatedError struct{ error }
 
 func (e *outdatedError) Unwrap() error { return e.error }
 
-// Timed is implemented by a [Store] whose database may run on another machine. Without it the clock
-// of this process is that of the database.
+// Timed is the part of a [Store] whose database may run on another machine.
 type Timed interface {
 	// Now returns the time of the database.
 	Now(ctx context.Context) (time.Time, error)
@@ -242,23 +241,21 @@ func (c *core) now() time.Time { return time.Now().Add(time.Duration(c.ahead.Loa
 // compareClocks measures how far the database's clock is ahead of that of this process. The
 // database reads its clock between the question and the answer.
 func (c *core) compareClocks(ctx context.Context) error {
-	store, ok := c.store.(Timed)
-	if !ok {
+	if c.store.Timed == nil {
 		return nil
 	}
 	asked := time.Now()
-	now, err := store.Now(ctx)
+	now, err := c.store.Timed.Now(ctx)
 	if err == nil {
 		c.ahead.Store(int64(now.Sub(asked.Add(time.Since(asked) / 2))))
 	}
 	return err
 }
 
-// address returns the address of a queue: the name of the queue unless the store is a
-// [transport.Addresser].
+// address returns the address of a queue: the name of the queue if the store has no Addresser.
 func (c *core) address(queue string) string {
-	if a, ok := c.store.(transport.Addresser); ok {
-		return a.Address(queue)
+	if c.store.Addresser != nil {
+		return c.store.Addresser.Address(queue)
 	}
 	return queue
 }
@@ -266,8 +263,8 @@ func (c *core) address(queue string) string {
 // shortName returns the name of the queue with an address. Every method of the Conn that takes a
 // queue calls it first, so that the store and the Conn's own tables know one name of each queue.
 func (c *core) shortName(address string) string {
-	if a, ok := c.store.(transport.Addresser); ok {
-		return a.ShortName(address)
+	if c.store.Addresser != nil {
+		return c.store.Addresser.ShortName(address)
 	}
 	return address
 }
@@ -291,8 +288,7 @@ func (c *core) shortPlan(plan transport.Plan) transport.Plan {
 
 // isForeign reports whether queue is known to be foreign.
 func (c *core) isForeign(queue string) bool {
-	store, ok := c.store.(Foreign)
-	return ok && store.Foreign(queue)
+	return c.store.Foreign != nil && c.store.Foreign.Foreign(queue)
 }
 
 // delaysForeign reports whether row is delayed and its queue is known to be foreign.

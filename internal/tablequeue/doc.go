@@ -10,7 +10,9 @@
 // to the [Store] in batches of units, each of which is atomic. It bisects a batch that the database
 // refuses, until only the refused units fail.
 //
-// The engine is [Conn], and a database's dialect implements [Store]. A Conn consists of parts for
-// sending, settling, recording and so on, which share one core. A part has the parts that it needs
-// as fields. No part refers to the Conn.
+// The engine is [Conn]. It consists of parts for sending, settling, recording and so on, which share
+// one core. A part has the parts that it needs as fields. No part refers to the Conn.
+//
+// A database's dialect is a [Store]. A field of the Store is nil if the dialect lacks the part. The
+// engine finds no part by a type assertion.
 package tablequeue

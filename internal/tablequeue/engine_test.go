@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-func open(t testing.TB, s Store) *Conn {
-	c := Open(s, Config{Env: transport.Env{Endpoint: "e", Instance: "i"}})
+func open(t testing.TB, f interface{ parts() Store }) *Conn {
+	c := Open(f.parts(), Config{Env: transport.Env{Endpoint: "e", Instance: "i"}})
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -521,6 +521,12 @@ func claimless(c *Conn) *delivery {
 // silent is a store on a server that answers nothing any more.
 type silent struct{ *fake }
 
+func (f silent) parts() Store {
+	s := f.fake.parts()
+	s.Topology, s.Transactions, s.Subscriptions = f, f, f
+	return s
+}
+
 func (silent) Inspect(ctx context.Context, _ string) (transport.QueueStats, error) {
 	<-ctx.Done()
 	return transport.QueueStats{}, context.Cause(ctx)
@@ -878,6 +884,12 @@ func TestASendToThisProcessWakesOnlyItsQueue(t *testing.T) {
 // addressed is a store whose queues have addresses.
 type addressed struct{ *fake }
 
+func (f addressed) parts() Store {
+	s := f.fake.parts()
+	s.Addresser = f
+	return s
+}
+
 func (addressed) Address(queue string) string     { return "at " + strings.TrimPrefix(queue, "at ") }
 func (addressed) ShortName(address string) string { return strings.TrimPrefix(address, "at ") }
 
@@ -939,7 +951,7 @@ func TestCloseEndsAClaimWithoutAnswer(t *testing.T) {
 		f := newFake("in")
 		c := open(t, f)
 		r := receiverOf(t, c, "in")
-		c.store = &silentClaims{fake: f}
+		c.store.Queues = &silentClaims{fake: f}
 		ended := make(chan error, 1)
 		go func() {
 			_, err := r.Receive(t.Context(), 1)

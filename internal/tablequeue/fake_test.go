@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// fake is a Store in memory. Tables exist when they are in rows; "bad" names are refused
+// fake is a dialect in memory. Tables exist when they are in rows; "bad" names are refused
 // by Check. Its hooks are nil, or called before what they are named for.
 type fake struct {
 	mu     sync.Mutex
@@ -58,6 +58,13 @@ func newFake(queues ...string) *fake {
 		f.rows[q] = nil
 	}
 	return f
+}
+
+func (f *fake) parts() Store {
+	return Store{
+		Queues: f, Browsing: f, Topology: f, Subscriptions: f, Transactions: f, Inboxes: f,
+		Classify: f.Classify, Close: f.Close, Orphaner: f,
+	}
 }
 
 func (f *fake) called(format string, args ...any) {
@@ -322,7 +329,6 @@ func (f *fake) Abandon(_ context.Context, queue, owner string, _ time.Duration) 
 	return nil
 }
 
-// AbandonClaims makes fake an [Orphaner].
 func (f *fake) AbandonClaims(_ context.Context, queue string, leases []int64, _ time.Duration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -472,6 +478,12 @@ type wakingFake struct {
 
 func newWakingFake(queues ...string) *wakingFake {
 	return &wakingFake{newFake(queues...), make(chan []string, 100), make(chan string)}
+}
+
+func (f *wakingFake) parts() Store {
+	s := f.fake.parts()
+	s.Waker = f
+	return s
 }
 
 func (f *wakingFake) Notify(_ context.Context, queues []string) error {

@@ -41,8 +41,8 @@ type handOver struct {
 func (f *foreignTables) HandOver(
 	ctx context.Context, queue string, progress func(transport.HandOverProgress),
 ) (transport.HandedOver, error) {
-	tables, ok := f.store.(HandingOver)
-	if !ok {
+	tables := f.store.HandingOver
+	if tables == nil {
 		return transport.HandedOver{}, errNoHandOver
 	}
 	h := &handOver{core: f.core, tables: tables, queue: f.shortName(queue), progress: progress}
@@ -84,7 +84,7 @@ func (h *handOver) run(ctx context.Context) (done transport.HandedOver, err erro
 // find looks for the tables. Where an earlier call has ended the use of the queue, there may be
 // messages left in that of forwards: a transaction that was open then has committed them.
 func (h *handOver) find(ctx context.Context) error {
-	foreign := h.store.Exists(ctx, h.queue)
+	foreign := h.store.Topology.Exists(ctx, h.queue)
 	if unfit, ok := errors.AsType[*UnfitError](foreign); foreign != nil && (!ok || !unfit.Foreign) {
 		return foreign
 	}
@@ -97,7 +97,7 @@ func (h *handOver) find(ctx context.Context) error {
 
 func (h *handOver) findForwards(ctx context.Context) error {
 	name := h.queue + ForwardsSuffix
-	switch err := h.store.Exists(ctx, name); {
+	switch err := h.store.Topology.Exists(ctx, name); {
 	case err == nil:
 		h.forwards = name
 	case !errors.Is(err, transport.ErrNoQueue):
@@ -145,7 +145,7 @@ func leasedError(queue string, holders []Holder) error {
 // count sets the number of messages to be moved.
 func (h *handOver) count(ctx context.Context) error {
 	for _, queue := range h.queues() {
-		s, err := h.store.Inspect(ctx, queue)
+		s, err := h.store.Topology.Inspect(ctx, queue)
 		if err != nil {
 			return err
 		}
@@ -227,7 +227,7 @@ func (h *handOver) end(ctx context.Context) error {
 
 // remaining returns the other queues that have messages and may belong to the endpoint.
 func (h *handOver) remaining(ctx context.Context) (all []transport.QueueStats, err error) {
-	names, err := h.store.List(ctx)
+	names, err := h.store.Topology.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +235,7 @@ func (h *handOver) remaining(ctx context.Context) (all []transport.QueueStats, e
 		if name != h.queue+".quarantine" && name != h.queue+ForwardsSuffix && !strings.HasPrefix(name, h.queue+"-") {
 			continue
 		}
-		s, err := h.store.Inspect(ctx, name)
+		s, err := h.store.Topology.Inspect(ctx, name)
 		switch {
 		case errors.Is(err, transport.ErrNoQueue):
 		case err != nil:
@@ -266,8 +266,8 @@ type mover struct {
 
 // moveDelayed runs a mover for queue until the Conn is closed.
 func (f *foreignTables) moveDelayed(queue string) {
-	tables, ok := f.store.(DelayedTables)
-	if !ok || strings.HasSuffix(queue, ForwardsSuffix) {
+	tables := f.store.DelayedTables
+	if tables == nil || strings.HasSuffix(queue, ForwardsSuffix) {
 		return
 	}
 	m := &mover{core: f.core, tables: tables, queue: queue, pause: backoff.Backoff{Min: moveEvery, Max: lookEvery}}
@@ -345,8 +345,8 @@ func (m *mover) failed(err error) time.Duration {
 // delayed messages, after the name of its queue.
 const DelayedSuffix = ".Delayed"
 
-// DelayedTables is implemented by a [Store] that can read the tables with [DelayedSuffix]. Without
-// it they are not read. Several processes may move the rows of one table at once.
+// DelayedTables is the part of a [Store] that reads the tables with [DelayedSuffix]. Several
+// processes may move the rows of one table at once.
 type DelayedTables interface {
 	// HasDelayed reports whether there is such a table beside queue. A table of that name with
 	// other columns than those of NServiceBus is an [*UnfitError].
@@ -361,8 +361,8 @@ type DelayedTables interface {
 	MoveDue(ctx context.Context, queue string, limit int) (moved int, next time.Duration, err error)
 }
 
-// HandingOver is implemented by a [Store] whose queues endpoints of NServiceBus can receive from.
-// Without it the engine hands none over. NServiceBus ignores visible_at and leases.
+// HandingOver is the part of a [Store] that changes a queue so that an endpoint of NServiceBus can
+// receive from the queue. NServiceBus ignores visible_at and leases.
 type HandingOver interface {
 	// Holders returns the owners of the rows of queue that are leased now, the first by name first.
 	Holders(ctx context.Context, queue string) ([]Holder, error)

@@ -58,7 +58,7 @@ func newForwards(c *core, u *unusable) *forwards {
 // Satellites implements [transport.Satellites]: the queue of forwards, which is created with its
 // first message.
 func (f *forwards) Satellites(context.Context) ([]transport.Satellite, error) {
-	if _, ok := f.store.(Foreign); !ok || f.store.Check(f.queue) != nil {
+	if f.store.Foreign == nil || f.store.Queues.Check(f.queue) != nil {
 		return nil, nil
 	}
 	if _, receives := f.received.Load(f.cfg.Env.Endpoint); !receives {
@@ -73,7 +73,7 @@ func (f *forwards) Satellites(context.Context) ([]transport.Satellite, error) {
 func (f *forwards) await(ctx context.Context) error {
 	for found := (<-chan struct{})(f.found); ; {
 		missing, err := ask(ctx, f.core, nil, func(ctx context.Context) ([]bool, error) {
-			return f.store.Missing(ctx, []string{f.queue})
+			return f.store.Topology.Missing(ctx, []string{f.queue})
 		})
 		if err == nil && !missing[0] {
 			return nil
@@ -155,15 +155,17 @@ func (f *forwards) create(ctx context.Context) error {
 	if f.exists || time.Now().Before(f.retryAt) {
 		return f.failed
 	}
-	if err := f.store.Check(f.queue); err != nil { // its name is too long
+	if err := f.store.Queues.Check(f.queue); err != nil { // its name is too long
 		return &keepError{queue: f.queue, err: err}
 	}
-	err := f.store.Exists(ctx, f.queue)
+	err := f.store.Topology.Exists(ctx, f.queue)
 	_, unfit := errors.AsType[*UnfitError](err)
 	if unfit || errors.Is(err, transport.ErrNoQueue) { // an installer updates an earlier version
-		err = f.store.Install(ctx, transport.Plan{Queues: []transport.Queue{{Name: f.queue}}})
+		err = f.store.Topology.Install(ctx, transport.Plan{
+			Queues: []transport.Queue{{Name: f.queue}},
+		})
 		if err == nil { // it leaves a table of another kind as it is
-			err = f.store.Exists(ctx, f.queue)
+			err = f.store.Topology.Exists(ctx, f.queue)
 		}
 	}
 	if err != nil {
@@ -185,18 +187,18 @@ func (f *forwards) create(ctx context.Context) error {
 
 // beside returns the queues of forwards beside queues that exist.
 func (f *forwards) beside(ctx context.Context, queues []string) (found []string, err error) {
-	if _, ok := f.store.(Foreign); !ok {
+	if f.store.Foreign == nil {
 		return nil, nil
 	}
 	for _, q := range queues {
-		if name := q + ForwardsSuffix; f.store.Check(name) == nil && !slices.Contains(queues, name) {
+		if name := q + ForwardsSuffix; f.store.Queues.Check(name) == nil && !slices.Contains(queues, name) {
 			found = append(found, name)
 		}
 	}
 	if len(found) == 0 {
 		return nil, nil
 	}
-	missing, err := f.store.Missing(ctx, found)
+	missing, err := f.store.Topology.Missing(ctx, found)
 	if err != nil {
 		return nil, err
 	}

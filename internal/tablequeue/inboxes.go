@@ -49,8 +49,9 @@ func (in *inboxes) FindHandled(
 	if len(keys) != 1 {
 		err := in.call(ctx, []string{inbox}, func(ctx context.Context) (err error) {
 			for at := 0; at < len(keys) && err == nil; at += maxFound {
+				some := keys[at:min(at+maxFound, len(keys))]
 				var found []transport.HandledState
-				found, err = in.store.FindHandled(ctx, inbox, keys[at:min(at+maxFound, len(keys))])
+				found, err = in.store.Inboxes.FindHandled(ctx, inbox, some)
 				copy(states[at:], found)
 			}
 			return err
@@ -100,10 +101,10 @@ func (in *inboxes) findSome(ctx context.Context, finds []*find, errs []error) {
 		keys[i] = f.key
 	}
 	var states []transport.HandledState
-	err := in.store.Check(finds[0].inbox)
+	err := in.store.Queues.Check(finds[0].inbox)
 	if err == nil {
 		err = in.again(func() (err error) {
-			states, err = in.store.FindHandled(ctx, finds[0].inbox, keys)
+			states, err = in.store.Inboxes.FindHandled(ctx, finds[0].inbox, keys)
 			return err
 		})
 	}
@@ -117,13 +118,13 @@ func (in *inboxes) findSome(ctx context.Context, finds []*find, errs []error) {
 // InspectInbox implements [transport.InboxInspector].
 func (in *inboxes) InspectInbox(ctx context.Context, inbox string) (transport.InboxStats, error) {
 	return ask(ctx, in.core, []string{inbox}, func(ctx context.Context) (transport.InboxStats, error) {
-		return in.store.InspectInbox(ctx, inbox)
+		return in.store.Inboxes.InspectInbox(ctx, inbox)
 	})
 }
 
 // ForgetHandled implements [transport.InboxInspector].
 func (in *inboxes) ForgetHandled(ctx context.Context, inbox string, keys []transport.HandledKey) (int, error) {
-	n, err := ask(ctx, in.core, []string{inbox}, func(ctx context.Context) (int64, error) { return in.store.ForgetKeys(ctx, inbox, keys) })
+	n, err := ask(ctx, in.core, []string{inbox}, func(ctx context.Context) (int64, error) { return in.store.Inboxes.ForgetKeys(ctx, inbox, keys) })
 	return int(n), err
 }
 
@@ -165,10 +166,10 @@ func (in *inboxes) use(inbox string) error {
 func (in *inboxes) forgetOld(inbox string) {
 	f := forgetting{
 		due: func(ctx context.Context, pause time.Duration) (bool, error) {
-			return in.store.DueForForgetting(ctx, inbox, pause)
+			return in.store.Inboxes.DueForForgetting(ctx, inbox, pause)
 		},
 		some: func(ctx context.Context) (int64, error) {
-			return in.store.Forget(ctx, inbox, in.cfg.Env.Remember, forgetSome)
+			return in.store.Inboxes.Forget(ctx, inbox, in.cfg.Env.Remember, forgetSome)
 		},
 	}
 	for pause := forgetFirst; backoff.Sleep(in.life, pause) == nil; pause = forgetEvery {
@@ -225,7 +226,7 @@ func (in *inboxes) warnings(ctx context.Context) (warnings []string, err error) 
 	slices.Sort(inboxes)
 	var errs []error
 	for _, inbox := range inboxes {
-		stats, err := in.store.InspectInbox(ctx, inbox)
+		stats, err := in.store.Inboxes.InspectInbox(ctx, inbox)
 		errs = append(errs, err)
 		warnings = append(warnings, inboxWarning(stats, in.cfg.Env.Remember)...)
 	}
@@ -247,7 +248,7 @@ func inboxWarning(stats transport.InboxStats, remember time.Duration) (warnings 
 
 func (in *inboxes) verify(ctx context.Context, inboxes []string) (found []transport.Finding, err error) {
 	for _, inbox := range inboxes {
-		err := in.store.InboxState(ctx, inbox)
+		err := in.store.Inboxes.InboxState(ctx, inbox)
 		unfit, differs := errors.AsType[*UnfitError](err)
 		switch {
 		case errors.Is(err, transport.ErrNoQueue):

@@ -33,13 +33,13 @@ func (o *obstacles) find(ctx context.Context, err error, queues []string) (found
 		o.unusable.miss(queue)
 		o.forwards.gone(queue)
 	}
-	locks, _ := o.store.(Locks)
+	locks := o.store.Locks
 	switch class := o.store.Classify(err); {
 	case class == Locked && locks != nil && len(queues) > 0:
 		unusable, err = locks.Locked(ctx, queues)
 		note = o.lock
 	case class == Refused && errors.Is(err, transport.ErrNoQueue):
-		unusable, err = o.store.Missing(ctx, queues)
+		unusable, err = o.store.Topology.Missing(ctx, queues)
 	}
 	for i, q := range queues {
 		if err == nil && unusable[i] {
@@ -103,10 +103,9 @@ func (o *obstacles) watchQueues() {
 
 // watchLocks asks for the end of the locks on queues.
 func (o *obstacles) watchLocks(queues []string) {
-	locks := o.store.(Locks) //nolint:errcheck // find has seen that it is one
 	ctx, cancel := context.WithTimeout(o.life, maxWait)
 	defer cancel()
-	locked, err := locks.Locked(ctx, queues)
+	locked, err := o.store.Locks.Locked(ctx, queues)
 	for i, q := range queues {
 		if err != nil || locked[i] {
 			continue
@@ -138,13 +137,12 @@ func (o *obstacles) hastenAll(p *postponed) {
 
 // hasten makes rows visible at once. When that fails they become visible at the end of their wait.
 func (o *obstacles) hasten(queue string, seqs []int64) {
-	h, ok := o.store.(Hastener)
-	if !ok {
+	if o.store.Hastener == nil {
 		return
 	}
 	for part := range slices.Chunk(seqs, hastenRows) {
 		ctx, cancel := context.WithTimeout(o.life, maxWait)
-		err := h.Hasten(ctx, queue, part)
+		err := o.store.Hastener.Hasten(ctx, queue, part)
 		cancel()
 		if err != nil {
 			o.cfg.Env.Log().WarnContext(o.life, "messages that waited for the end of a lock cannot be made visible now: they are delivered later",
@@ -196,11 +194,11 @@ func (o *obstacles) impediment(ctx context.Context, err error, u *Unit) error {
 // is the cause if the units settle no rows, and if the store cannot tell.
 func (o *obstacles) failingQueue(units []*Unit) string {
 	queues := destinations(units...)
-	finder, ok := o.store.(FaultFinder)
+	finder := o.store.FaultFinder
 	switch {
-	case len(queues) == 1 && (!ok || !slices.ContainsFunc(units, (*Unit).settles)):
+	case len(queues) == 1 && (finder == nil || !slices.ContainsFunc(units, (*Unit).settles)):
 		return queues[0]
-	case !ok || len(queues) == 0:
+	case finder == nil || len(queues) == 0:
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(o.work, maxWait)
@@ -335,10 +333,10 @@ func (d *detour) writeParts(units []*Unit, fails *int) {
 
 // writeWaiting writes units, and waits for locks for longer than a batch does.
 func (d *detour) writeWaiting(units []*Unit) error {
-	if locks, ok := d.store.(Locks); ok {
-		return d.writeOnce(units, locks.FlushWaiting)
+	if d.store.Locks != nil {
+		return d.writeOnce(units, d.store.Locks.FlushWaiting)
 	}
-	return d.writeOnce(units, d.store.Flush)
+	return d.writeOnce(units, d.store.Queues.Flush)
 }
 
 func fail(units []*Unit, err error) {

@@ -70,7 +70,7 @@ func (o *outbox) enclose(ctx context.Context, w *work, e transport.OutboxEntry) 
 		if err := o.inboxes.use(e.Inbox); err != nil {
 			return err
 		}
-		if err := o.store.Check(e.Inbox); err != nil {
+		if err := o.store.Queues.Check(e.Inbox); err != nil {
 			return err
 		}
 	}
@@ -102,7 +102,7 @@ func (o *outbox) unlocked(err error) error {
 
 // BeginStore implements [transport.OutboxStore].
 func (o *outbox) BeginStore(ctx context.Context, e transport.OutboxEntry) (transport.Tx, error) {
-	inner, err := ask(ctx, o.core, nil, o.store.Begin)
+	inner, err := ask(ctx, o.core, nil, o.store.Transactions.Begin)
 	if err != nil {
 		return nil, o.unreachable(err)
 	}
@@ -148,7 +148,7 @@ func (t *storeTx) Complete(ctx context.Context, ops []transport.Operation) error
 	return nil
 }
 
-// Outages is implemented by a [Store] whose database may answer and take no writes.
+// Outages is the part of a [Store] that detects a database which answers and takes no writes.
 type Outages interface {
 	// Outage reports whether err, of a handler's statement, means that the database takes no
 	// writes.
@@ -157,8 +157,8 @@ type Outages interface {
 
 // Outage implements [transport.OutageDetector].
 func (t *storeTx) Outage(ctx context.Context, err error) bool {
-	store, ok := t.outbox.store.(Outages)
-	if !ok {
+	store := t.outbox.store.Outages
+	if store == nil {
 		return false
 	}
 	out, failed := ask(ctx, t.outbox.core, nil, func(ctx context.Context) (bool, error) { return store.Outage(ctx, err), nil })

@@ -17,7 +17,7 @@ import (
 func remembering(t testing.TB, f *fake, d time.Duration) (c *Conn, log *bytes.Buffer) {
 	t.Helper()
 	log = &bytes.Buffer{}
-	c = Open(f, Config{Env: transport.Env{Endpoint: "e", Remember: d, Logger: slog.New(slog.NewTextHandler(log, nil))}})
+	c = Open(f.parts(), Config{Env: transport.Env{Endpoint: "e", Remember: d, Logger: slog.New(slog.NewTextHandler(log, nil))}})
 	t.Cleanup(func() { _ = c.Close() })
 	if _, err := c.FindHandled(t.Context(), "a.handled", []transport.HandledKey{keyOf(0)}); err != nil {
 		t.Fatal(err)

@@ -208,7 +208,9 @@ func (r *receiver) takeDirect(limit int, maxBytes int64) []transport.Delivery {
 		ctx, cancel := context.WithTimeout(r.work, maxWait)
 		defer cancel()
 		// Where that fails, they are claimed when their leases end.
-		_ = r.call(ctx, nil, func(ctx context.Context) error { return r.store.Flush(ctx, units) })
+		_ = r.call(ctx, nil, func(ctx context.Context) error {
+			return r.store.Queues.Flush(ctx, units)
+		})
 	}
 	return fresh
 }
@@ -251,7 +253,7 @@ func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]tran
 		Lease: 1 + rand.Int64N(1<<62), For: r.cfg.Lease, Owner: r.owner,
 	}
 	for range maxExpired {
-		rows, next, err := r.store.Claim(bounded, claim, (*buf)[:0])
+		rows, next, err := r.store.Queues.Claim(bounded, claim, (*buf)[:0])
 		*buf = rows[:0]
 		r.heard.Store(err == nil)
 		if err != nil {
@@ -267,7 +269,7 @@ func (r *receiver) claim(ctx context.Context, limit int, maxBytes int64) ([]tran
 		if len(expired) == 0 {
 			return ds, next, nil
 		}
-		if err := r.store.Flush(bounded, expired); err != nil && len(ds) == 0 {
+		if err := r.store.Queues.Flush(bounded, expired); err != nil && len(ds) == 0 {
 			r.heard.Store(false)
 			return nil, 0, err // a later claim removes them
 		}
@@ -310,10 +312,11 @@ func (r *receiver) releaseOrphans(ctx context.Context) {
 	leases := r.orphans
 	r.orphans = nil
 	r.mu.Unlock()
-	if store, ok := r.store.(Orphaner); ok && len(leases) > 0 {
-		if err := store.AbandonClaims(ctx, r.queue, leases, r.cfg.Lease); err == nil {
-			r.wakes.announce(r.queue)
-		}
+	if r.store.Orphaner == nil || len(leases) == 0 {
+		return
+	}
+	if err := r.store.Orphaner.AbandonClaims(ctx, r.queue, leases, r.cfg.Lease); err == nil {
+		r.wakes.announce(r.queue)
 	}
 }
 
@@ -432,7 +435,7 @@ const renewsLocked = 9
 // renew renews the leases with the indexes from start to end.
 func (w *renewal) renew(ctx context.Context, start, end int) {
 	err := w.again(func() error {
-		lost, err := w.store.Renew(ctx, w.queue, w.leases[start:end], w.cfg.Lease)
+		lost, err := w.store.Queues.Renew(ctx, w.queue, w.leases[start:end], w.cfg.Lease)
 		copy(w.lost[start:end], lost)
 		return err
 	})

@@ -27,6 +27,12 @@ type delayedFake struct {
 	moves  []time.Time
 }
 
+func (f *delayedFake) parts() Store {
+	s := f.fake.parts()
+	s.DelayedTables = f
+	return s
+}
+
 func (f *delayedFake) HasDelayed(context.Context, string) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -65,7 +71,8 @@ func (f *delayedFake) set(change func()) {
 
 func openDelayed(t *testing.T, logs *bytes.Buffer) *delayedFake {
 	f := &delayedFake{fake: newFake("q", "q.forwards")}
-	c := Open(f, Config{Env: transport.Env{Logger: slog.New(slog.NewTextHandler(logs, nil))}})
+	log := slog.New(slog.NewTextHandler(logs, nil))
+	c := Open(f.parts(), Config{Env: transport.Env{Logger: log}})
 	t.Cleanup(func() { _ = c.Close() })
 	for range 2 { // one mover, however often receiving begins
 		receiverOf(t, c, "q")

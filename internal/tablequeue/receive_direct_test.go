@@ -15,7 +15,7 @@ import (
 // 3.
 func openDirect(t *testing.T, f *fake) (*Conn, transport.Receiver) {
 	t.Helper()
-	c := Open(f, Config{LeasedInserts: true, Lease: 10 * time.Second})
+	c := Open(f.parts(), Config{LeasedInserts: true, Lease: 10 * time.Second})
 	t.Cleanup(func() { _ = c.Close() })
 	r := receiverOf(t, c, "a")
 	r.Window(3)

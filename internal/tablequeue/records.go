@@ -35,10 +35,10 @@ func (r *records) errorOf(err error) error {
 var errNoRecords = errors.New("the driver stores no records of handlers with state: use PostgreSQL, SQLite or SQL Server, for Config.Outbox or as the transport")
 
 func (r *records) table() (Records, error) {
-	if records, ok := r.store.(Records); ok {
-		return records, nil
+	if r.store.Records == nil {
+		return nil, errNoRecords
 	}
-	return nil, errNoRecords
+	return r.store.Records, nil
 }
 
 // inspect is [ask] of the table of records.
@@ -76,7 +76,7 @@ func (r *records) Record(ctx context.Context, id transport.RecordID) (transport.
 
 // RemoveRecord implements [transport.StateInspector].
 func (r *records) RemoveRecord(ctx context.Context, id transport.RecordID) error {
-	inner, err := ask(ctx, r.core, nil, r.store.Begin)
+	inner, err := ask(ctx, r.core, nil, r.store.Transactions.Begin)
 	if err != nil {
 		return r.unreachable(err)
 	}

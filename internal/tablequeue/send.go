@@ -80,7 +80,7 @@ func (s *sender) Check(op *transport.Operation) error {
 	if _, err := checked(op); err != nil || op.Queue == "" {
 		return err
 	}
-	return s.store.Check(s.shortName(op.Queue))
+	return s.store.Queues.Check(s.shortName(op.Queue))
 }
 
 // wantSeqs asks for the seqs of the rows that get a receipt.
@@ -111,10 +111,10 @@ func (s *sender) Cancel(ctx context.Context, receipt string) error {
 	number, queue, ok := strings.Cut(receipt, "@")
 	queue = s.shortName(queue)
 	seq, err := strconv.ParseInt(number, 10, 64)
-	if !ok || err != nil || s.store.Check(queue) != nil {
+	if !ok || err != nil || s.store.Queues.Check(queue) != nil {
 		return fmt.Errorf("cancel: receipt %.80q is none of this transport: %w", receipt, transport.ErrNotFound)
 	}
-	done, err := ask(ctx, s.core, nil, func(ctx context.Context) (bool, error) { return s.store.Cancel(ctx, queue, seq) })
+	done, err := ask(ctx, s.core, nil, func(ctx context.Context) (bool, error) { return s.store.Queues.Cancel(ctx, queue, seq) })
 	if err == nil && !done {
 		err = fmt.Errorf("cancel message %d of queue %q: %w", seq, queue, transport.ErrNotFound)
 	}
@@ -141,7 +141,7 @@ func (s *sender) dispatchIn(ctx context.Context, tx any, ops []transport.Operati
 		return nil, err
 	}
 	wantSeqs(w.unit.Rows, ops)
-	if err := s.store.InsertIn(ctx, tx, w.unit.Rows); err != nil {
+	if err := s.store.Queues.InsertIn(ctx, tx, w.unit.Rows); err != nil {
 		return nil, s.encoder.blame(ctx, err, &w.unit, len(ops))
 	}
 	return addReceipts(nil, w.unit.Rows, len(ops)), nil

@@ -16,6 +16,12 @@ type lockedRowFake struct {
 	row atomic.Int64 // its seq; 0: none
 }
 
+func (f *lockedRowFake) parts() Store {
+	s := f.impededFake.parts()
+	s.Queues, s.Locks = f, f
+	return s
+}
+
 func (f *lockedRowFake) Flush(ctx context.Context, units []*Unit) error {
 	return f.unlessLocked(units, 100*time.Millisecond, func() error { return f.impededFake.Flush(ctx, units) })
 }
@@ -62,7 +68,7 @@ func TestLockedRowsFailWithinABound(t *testing.T) {
 		c := open(t, f)
 		ds := claimed(t, c, 40)
 		all := lockedTable{f}
-		c.store = all
+		c.store.Queues, c.store.Locks = all, all
 		began := time.Now()
 		for _, err := range completeAll(t, ds, func(int) string { return "out" }) {
 			isBusy(t, err, "in")

@@ -30,6 +30,12 @@ func newImpededFake(queues ...string) *impededFake {
 	return &impededFake{lockingFake: newLockingFake(queues...), faults: map[string]error{}, named: true}
 }
 
+func (f *impededFake) parts() Store {
+	s := f.lockingFake.parts()
+	s.Queues, s.Classify, s.Locks, s.FaultFinder = f, f.Classify, f, f
+	return s
+}
+
 func (f *impededFake) set(queue string, fault error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

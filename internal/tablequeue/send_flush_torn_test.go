@@ -21,6 +21,12 @@ type tornFake struct {
 
 var errTorn = errors.New("fake: deadlock")
 
+func (f *tornFake) parts() Store {
+	s := f.fake.parts()
+	s.Queues, s.Classify = f, f.Classify
+	return s
+}
+
 func (f *tornFake) Flush(ctx context.Context, units []*Unit) error {
 	time.Sleep(10 * time.Millisecond) // in which a batch gathers
 	for _, q := range destinations(units...) {

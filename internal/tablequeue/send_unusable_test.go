@@ -29,6 +29,12 @@ func newLockingFake(queues ...string) *lockingFake {
 	return &lockingFake{fake: newFake(queues...), locks: map[string]bool{}}
 }
 
+func (f *lockingFake) parts() Store {
+	s := f.fake.parts()
+	s.Queues, s.Classify, s.Locks, s.Hastener = f, f.Classify, f, f
+	return s
+}
+
 func (f *lockingFake) set(queue string, locked bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -170,7 +176,7 @@ func TestALockOnNoTableIsWaitedFor(t *testing.T) {
 	c := open(t, f)
 	d := claimed(t, c, 1)[0]
 	row := &rowLocked{lockingFake: f}
-	c.store = row
+	c.store.Queues, c.store.Locks = row, row
 	if err := d.Complete(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -405,7 +411,7 @@ func TestAMessageDueAtATimeHasAReceipt(t *testing.T) {
 func TestWhatATransactionSendsWakesAReceiver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newWakingFake("in", "out") // which polls once a second
-		c := open(t, wakingTxFake{f})
+		c := open(t, f)
 		d := claimed(t, c, 1)[0].(transport.Transactor)
 		r := receiverOf(t, c, "out")
 		var got sync.WaitGroup
@@ -431,10 +437,6 @@ func TestWhatATransactionSendsWakesAReceiver(t *testing.T) {
 	})
 }
 
-type wakingTxFake struct{ *wakingFake }
-
-func (f wakingTxFake) Begin(context.Context) (StoreTx, error) { return &fakeTx{store: f.fake}, nil }
-
 // A subscription that is added while the table is read is seen by the next publish.
 func TestASubscriptionDuringTheReadIsNotMissed(t *testing.T) {
 	f := newFake("a", "b")
@@ -447,7 +449,7 @@ func TestASubscriptionDuringTheReadIsNotMissed(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	c.store = late
+	c.store.Subscriptions = late
 	send(t, c, published("1"))
 	send(t, c, published("2"))
 	if n := f.count("b"); n != 1 {

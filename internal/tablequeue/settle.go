@@ -41,7 +41,7 @@ type settler struct {
 
 func (s *settler) newDelivery(queue string, lease Lease, count int, m transport.Message) *delivery {
 	d := &delivery{settler: s, queue: queue, lease: lease, count: count, msg: m}
-	if _, ok := s.store.(Foreign); ok {
+	if s.store.Foreign != nil {
 		d.forward()
 	}
 	return d
@@ -49,8 +49,8 @@ func (s *settler) newDelivery(queue string, lease Lease, count int, m transport.
 
 // Hasten implements [transport.Hastener].
 func (s *settler) Hasten(ctx context.Context, queue string, handles []string) error {
-	store, ok := s.store.(Hastener)
-	if !ok {
+	store := s.store.Hastener
+	if store == nil {
 		return nil
 	}
 	queue = s.shortName(queue)
@@ -182,7 +182,7 @@ func (d *delivery) fill(ctx context.Context, w *work, ops []transport.Operation)
 // Begin implements [transport.Transactor].
 func (d *delivery) Begin(ctx context.Context) (transport.Tx, error) {
 	s := d.settler
-	inner, err := ask(ctx, s.core, nil, s.store.Begin)
+	inner, err := ask(ctx, s.core, nil, s.store.Transactions.Begin)
 	if err != nil {
 		return nil, err
 	}

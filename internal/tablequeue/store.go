@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// Store is a SQL dialect: it keeps queues as tables and executes the engine's statements. Its
-// methods are safe for concurrent use, and none is called after Close.
+// Store is a SQL dialect, in parts: it keeps queues as tables and executes the engine's statements.
+// The methods of its parts are safe for concurrent use, and none is called after Close.
 //
 // The rows of a queue have the columns
 //
@@ -33,26 +33,64 @@ import (
 // and a unique index on it. Every "now" below is the database's clock, never this process's;
 // durations are exact to the microsecond where the database can store that.
 //
-// Queues are given by their short names where the store is a [transport.Addresser]; without it a
-// queue has one name.
+// Queues are given by their short names if the Store has an Addresser.
 //
 // Errors have the dialect's name and the attempted operation. One about a missing table wraps
 // [transport.ErrNoQueue]. Classify classifies them.
-type Store interface {
-	Queues
-	Browsing
-	Topology
-	Subscriptions
-	Transactions
-	Inboxes
+//
+// The fields up to Close are required. Each of the others is nil if the dialect has no such part.
+type Store struct {
+	Queues        Queues
+	Browsing      Browsing
+	Topology      Topology
+	Subscriptions Subscriptions
+	Transactions  Transactions
+	Inboxes       Inboxes
 
 	// Classify returns the class of an error of Claim, Flush, Renew, Take or Complete, also of a
 	// wrapped one. An error that is not of the store is Failed. It is never called with nil.
-	Classify(err error) Class
-
+	Classify func(err error) Class
 	// Close closes the connections, and rolls open transactions back. The engine calls it once,
 	// after all other calls.
-	Close() error
+	Close func() error
+
+	// Addresser has the addresses of queues. nil: a queue has one name.
+	Addresser transport.Addresser
+	// Timed has the clock of the database. nil: the clock of this process is also the database's.
+	Timed Timed
+	// Waker notifies other processes of new rows. nil: other processes poll.
+	Waker Waker
+	// Sweeper removes expired rows. nil: an expired row is removed only when it is claimed.
+	Sweeper Sweeper
+	// Orphaner ends the leases of claims whose answers were lost. nil: their rows become visible
+	// when the leases run out.
+	Orphaner Orphaner
+	// Hastener makes waiting rows visible. nil: deferred messages are delivered when they are due,
+	// and messages that wait for the end of a lock when their wait ends.
+	Hastener Hastener
+	// Locks finds locked tables. nil: the engine looks for no locked table, and no write waits for
+	// a lock longer than Flush does.
+	Locks Locks
+	// FaultFinder finds the destination that is the cause of an error. nil: of several destinations
+	// the cause stays unknown, and only the units of the batch fail.
+	FaultFinder FaultFinder
+	// Outages detects a database that takes no writes. nil: no error of a handler's statement means
+	// an outage.
+	Outages Outages
+	// Examiner compares tables with the installer's. nil: Exists alone decides whether a table
+	// differs.
+	Examiner Examiner
+	// Warner foresees failures. nil: there are no warnings about the tables of queues.
+	Warner Warner
+	// Records stores records. nil: the use of a record is an error, and so is an inspection.
+	Records Records
+	// Foreign knows the queues of NServiceBus. nil: the header with the destination has no meaning,
+	// and no error of the store wraps [ErrNoDelays].
+	Foreign Foreign
+	// DelayedTables moves delayed messages of NServiceBus. nil: their tables are not read.
+	DelayedTables DelayedTables
+	// HandingOver hands queues over to NServiceBus. nil: HandOver is an error.
+	HandingOver HandingOver
 }
 
 // Queues is the part of a [Store] that messages go through.
@@ -375,47 +413,44 @@ var ErrNoTimers = errors.New(`it has no timers: run the endpoint's installer, or
 // returns Refused for it.
 var ErrNoDelays = errors.New("its table, one of NServiceBus's, takes no delayed messages")
 
-// FaultFinder is implemented by a [Store] that can find out which of several destinations is the
-// cause of an error. Without it the cause stays unknown, and only the units of the batch fail.
+// FaultFinder is the part of a [Store] that finds out which of several destinations is the cause of
+// an error.
 type FaultFinder interface {
 	// FailingQueue inserts the rows of units in a transaction that is rolled back, and returns the
 	// queue at whose rows that fails, or "".
 	FailingQueue(ctx context.Context, units []*Unit) string
 }
 
-// Orphaner is implemented by a [Store] whose answer to a claim may get lost, so that rows are
-// leased without a delivery. Without it they become visible when the lease runs out.
+// Orphaner is the part of a [Store] whose answer to a claim may get lost, so that rows are leased
+// without a delivery.
 type Orphaner interface {
 	// AbandonClaims makes the rows of queue with any of the lease numbers visible now, and keeps
 	// their counts. As with Abandon, no lease lasts longer than d.
 	AbandonClaims(ctx context.Context, queue string, leases []int64, d time.Duration) error
 }
 
-// Hastener is implemented by a [Store] that can make rows visible before they are due. Without it
-// deferred messages are delivered when they are due.
+// Hastener is the part of a [Store] that makes rows visible before they are due.
 type Hastener interface {
 	// Hasten makes those of the rows of queue that are not leased visible at once, before all
 	// others.
 	Hasten(ctx context.Context, queue string, seqs []int64) error
 }
 
-// Locks is implemented by a [Store] in which one table can be locked, as by maintenance, while
-// others are used. Its Flush waits for a lock for a short time, and then fails with a Locked error.
+// Locks is the part of a [Store] in which one table can be locked, as by maintenance, while others
+// are used. Flush of the Store waits for a lock for a short time, and then fails with a Locked
+// error. The Store has a [Hastener] too.
 type Locks interface {
 	// FlushWaiting is Flush, but waits for a lock for a second.
 	FlushWaiting(ctx context.Context, units []*Unit) error
 	// Locked reports, for each of queues, whether another transaction keeps rows from being
 	// inserted.
 	Locked(ctx context.Context, queues []string) ([]bool, error)
-
-	Hastener
 }
 
-// Foreign is implemented by a [Store] that can send to queues of NServiceBus. Without it the header
-// with the destination has no meaning, and no store returns [ErrNoDelays].
+// Foreign is the part of a [Store] that can send to queues of NServiceBus.
 //
 // The engine keeps a delayed message for a foreign queue in the queue with [ForwardsSuffix] beside
-// that of the endpoint, with the address of the [transport.Addresser] that the store has to be too.
+// that of the endpoint, with the address of the destination. The Store has an Addresser too.
 type Foreign interface {
 	// Foreign reports whether queue, which Check has passed, is known to be one of NServiceBus. It
 	// does no I/O.
@@ -459,8 +494,7 @@ type Locker interface {
 	Completes(queue string, l Lease, hold func())
 }
 
-// Waker is implemented by a [Store] that can notify other processes of new rows. Without it they
-// poll.
+// Waker is the part of a [Store] that notifies other processes of new rows.
 type Waker interface {
 	// Listen calls wake with the queue, which may be "", of each notification of another process,
 	// until ctx ends or the connection breaks. The engine then calls it again after a pause. Listen
@@ -498,8 +532,8 @@ type Inboxes interface {
 	InboxState(ctx context.Context, inbox string) error
 }
 
-// Records is implemented by a [Store] that stores records. Its transactions are [RecordTx]s. The
-// table of records has the columns
+// Records is the part of a [Store] that stores records. The transactions of the Store are
+// [RecordTx]s. The table of records has the columns
 //
 //	id         of the record, the primary key
 //	kind, key  the name

@@ -22,8 +22,7 @@ const (
 	SweepPause = 45 * time.Second
 )
 
-// Sweeper is implemented by a [Store] that can remove expired rows from queues without a receiver.
-// Without it an expired row is removed only when it is claimed.
+// Sweeper is the part of a [Store] that removes expired rows from queues without a receiver.
 type Sweeper interface {
 	// DueForSweep returns the queues that no process has swept for [SweepPause], each to one
 	// process, which sweeps it.
@@ -49,7 +48,7 @@ func Sweep(ctx context.Context, store Sweeper) error {
 	return errors.Join(errs...)
 }
 
-// Warner is implemented by a [Store] that can foresee failures. Without it there are no warnings.
+// Warner is the part of a [Store] that foresees failures.
 type Warner interface {
 	// Warnings returns texts about the tables of queues that will fail in time.
 	Warnings(ctx context.Context, queues []string) ([]string, error)
@@ -64,13 +63,13 @@ type sweeps struct {
 	warnings atomic.Pointer[[]string]
 }
 
-// sweep sweeps, unless store is nil, and looks for failures until the Conn is closed. It repeats a
-// sweep that fails after the usual pause.
-func (s *sweeps) sweep(store Sweeper) {
+// sweep sweeps, if the store has a Sweeper, and looks for failures until the Conn is closed. It
+// repeats a sweep that fails after the usual pause.
+func (s *sweeps) sweep() {
 	for backoff.Sleep(s.life, sweepEvery) == nil {
 		ctx, cancel := context.WithTimeout(s.life, sweepEvery)
-		if store != nil {
-			if err := Sweep(ctx, store); err != nil && s.life.Err() == nil {
+		if s.store.Sweeper != nil {
+			if err := Sweep(ctx, s.store.Sweeper); err != nil && s.life.Err() == nil {
 				s.cfg.Env.Log().WarnContext(ctx, "expired messages cannot be removed: it is tried again in a minute", slog.Any("error", err))
 			}
 		}
@@ -94,8 +93,7 @@ func (s *sweeps) Warnings() []string {
 // warn looks for failures of the queues that the Conn receives from.
 func (s *sweeps) warn(ctx context.Context) error {
 	all, err := s.inboxes.warnings(ctx)
-	w, ok := s.store.(Warner)
-	if !ok {
+	if s.store.Warner == nil {
 		s.warnings.Store(&all)
 		return err
 	}
@@ -105,7 +103,7 @@ func (s *sweeps) warn(ctx context.Context) error {
 		return true
 	})
 	slices.Sort(queues)
-	more, werr := w.Warnings(ctx, queues)
+	more, werr := s.store.Warner.Warnings(ctx, queues)
 	if err = errors.Join(err, werr); err == nil {
 		all = append(all, more...)
 		s.warnings.Store(&all)

@@ -27,7 +27,7 @@ type topology struct {
 func (t *topology) Install(ctx context.Context, plan transport.Plan) error {
 	defer t.unusable.found()
 	plan = t.shortPlan(plan)
-	return t.call(ctx, names(plan), func(ctx context.Context) error { return t.store.Install(ctx, plan) })
+	return t.call(ctx, names(plan), func(ctx context.Context) error { return t.store.Topology.Install(ctx, plan) })
 }
 
 // Inspect implements [transport.Inspector].
@@ -36,12 +36,12 @@ func (t *topology) Inspect(ctx context.Context, queues ...string) ([]transport.Q
 	return ask(ctx, t.core, queues, func(ctx context.Context) (all []transport.QueueStats, err error) {
 		listed := len(queues) == 0
 		if listed {
-			if queues, err = t.store.List(ctx); err != nil {
+			if queues, err = t.store.Topology.List(ctx); err != nil {
 				return nil, err
 			}
 		}
 		for _, q := range queues {
-			stats, err := t.store.Inspect(ctx, q)
+			stats, err := t.store.Topology.Inspect(ctx, q)
 			switch {
 			case listed && errors.Is(err, transport.ErrNoQueue): // removed since
 			case err != nil:
@@ -59,14 +59,14 @@ func (t *topology) Inspect(ctx context.Context, queues ...string) ([]transport.Q
 func (t *topology) Subscribe(ctx context.Context, queue string, types []string) error {
 	defer t.unusable.found()
 	queue = t.shortName(queue)
-	return t.subscribe(ctx, func(ctx context.Context) error { return t.store.Subscribe(ctx, queue, types) }, queue)
+	return t.subscribe(ctx, func(ctx context.Context) error { return t.store.Subscriptions.Subscribe(ctx, queue, types) }, queue)
 }
 
 // Unsubscribe implements [transport.Subscriber]. Messages that other processes publish may arrive
 // for a second more.
 func (t *topology) Unsubscribe(ctx context.Context, queue string, types []string) error {
 	queue = t.shortName(queue)
-	return t.subscribe(ctx, func(ctx context.Context) error { return t.store.Unsubscribe(ctx, queue, types) }, queue)
+	return t.subscribe(ctx, func(ctx context.Context) error { return t.store.Subscriptions.Unsubscribe(ctx, queue, types) }, queue)
 }
 
 // Remove implements [transport.Remover]: a queue is deleted with its subscriptions and its queue of
@@ -78,7 +78,7 @@ func (t *topology) Remove(ctx context.Context, queues ...string) error {
 		if err != nil {
 			return err
 		}
-		return t.store.Remove(ctx, append(forwards, queues...))
+		return t.store.Topology.Remove(ctx, append(forwards, queues...))
 	}, queues...)
 }
 
@@ -96,7 +96,7 @@ func (t *topology) subscribe(ctx context.Context, change func(context.Context) e
 func (t *topology) Verify(ctx context.Context, plan transport.Plan) (found []transport.Finding, err error) {
 	plan = t.shortPlan(plan)
 	err = t.call(ctx, names(plan), func(ctx context.Context) error {
-		switch _, err := t.store.Subscriptions(ctx); {
+		switch _, err := t.store.Subscriptions.Subscriptions(ctx); {
 		case errors.Is(err, ErrNotInstalled):
 			found = append(found, transport.Finding{Kind: "table", Name: "subscriptions", State: transport.Missing})
 		case err != nil:
@@ -126,8 +126,8 @@ func (t *topology) Verify(ctx context.Context, plan transport.Plan) (found []tra
 	return found, err
 }
 
-// Examiner is implemented by a [Store] whose tables may differ from those that the installer
-// creates, and yet can be used. Without it [Topology].Exists decides.
+// Examiner is the part of a [Store] whose tables may differ from those that the installer creates,
+// and yet can be used.
 type Examiner interface {
 	// Examine returns remarks about the table of a queue, which exists and is one of this version
 	// or a foreign one.
@@ -142,7 +142,7 @@ type Remark struct {
 
 // examine compares the table of a queue with the one that the installer creates.
 func (t *topology) examine(ctx context.Context, q transport.Queue) (all []Remark, err error) {
-	err = t.store.Exists(ctx, q.Name)
+	err = t.store.Topology.Exists(ctx, q.Name)
 	unfit, differs := errors.AsType[*UnfitError](err)
 	switch {
 	case errors.Is(err, transport.ErrNoQueue):
@@ -152,8 +152,8 @@ func (t *topology) examine(ctx context.Context, q transport.Queue) (all []Remark
 	case differs && (!unfit.Foreign || !q.Shared):
 		all = append(all, Remark{transport.Differs, unfit.Reason})
 	}
-	if examiner, ok := t.store.(Examiner); ok && (!differs || unfit.Foreign) {
-		more, err := examiner.Examine(ctx, q)
+	if t.store.Examiner != nil && (!differs || unfit.Foreign) {
+		more, err := t.store.Examiner.Examine(ctx, q)
 		return append(all, more...), err
 	}
 	return all, nil
@@ -162,7 +162,7 @@ func (t *topology) examine(ctx context.Context, q transport.Queue) (all []Remark
 // VerifySubscriptions implements [transport.SubscriptionVerifier].
 func (t *topology) VerifySubscriptions(ctx context.Context, queue string, types []string) (found []transport.Finding, err error) {
 	queue = t.shortName(queue)
-	all, err := ask(ctx, t.core, []string{queue}, t.store.Subscriptions)
+	all, err := ask(ctx, t.core, []string{queue}, t.store.Subscriptions.Subscriptions)
 	if err != nil && !errors.Is(err, ErrNotInstalled) {
 		return nil, err
 	}
@@ -267,7 +267,7 @@ func (s *subscribers) ifFresh() *subscriptionsAt {
 // load reads the subscriptions for a publish. When it fails, no message of the publish was sent.
 func (s *subscribers) load(ctx context.Context) ([]Subscription, error) {
 	all, err := ask(ctx, s.core, nil, func(ctx context.Context) ([]Subscription, error) {
-		all, err := s.store.Subscriptions(ctx)
+		all, err := s.store.Subscriptions.Subscriptions(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -288,12 +288,12 @@ func (s *subscribers) reachable(ctx context.Context, all []Subscription) ([]Subs
 		if _, seen := reasons[sub.Queue]; seen {
 			continue
 		}
-		if reasons[sub.Queue] = s.store.Check(sub.Queue); reasons[sub.Queue] == nil {
+		if reasons[sub.Queue] = s.store.Queues.Check(sub.Queue); reasons[sub.Queue] == nil {
 			queues = append(queues, sub.Queue)
 		}
 	}
 	if len(queues) > 0 {
-		gone, err := s.store.Missing(ctx, queues)
+		gone, err := s.store.Topology.Missing(ctx, queues)
 		if err != nil {
 			return nil, err
 		}

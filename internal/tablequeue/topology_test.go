@@ -53,6 +53,12 @@ type listing struct {
 	err   error
 }
 
+func (l listing) parts() Store {
+	s := l.fake.parts()
+	s.Topology = l
+	return s
+}
+
 func (l listing) List(context.Context) ([]string, error) { return l.names, l.err }
 
 func (l listing) Inspect(ctx context.Context, queue string) (transport.QueueStats, error) {
@@ -87,6 +93,12 @@ func TestAQueueRemovedDuringInspectionIsLeftOut(t *testing.T) {
 type foreseeing struct {
 	*fake
 	sweeping
+}
+
+func (f foreseeing) parts() Store {
+	s := f.fake.parts()
+	s.Sweeper, s.Warner = f, f
+	return s
 }
 
 func (foreseeing) Warnings(_ context.Context, queues []string) ([]string, error) {

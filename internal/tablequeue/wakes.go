@@ -115,9 +115,9 @@ type wakes struct {
 	signal chan struct{} // holds a token while pending is not empty
 }
 
-func (w *wakes) init(store Store) {
+func (w *wakes) init(others Waker) {
 	w.receivers, w.signal = map[string][]*arrivals{}, make(chan struct{}, 1)
-	if _, others := store.(Waker); others {
+	if others != nil {
 		w.pending = map[string]struct{}{}
 	}
 }

@@ -118,7 +118,7 @@ func identified(m *transport.Message) header.Map {
 
 func (e *encoder) addRow(ctx context.Context, w *work, row Row) error {
 	row.Queue = e.shortName(row.Queue)
-	if err := e.store.Check(row.Queue); err != nil {
+	if err := e.store.Queues.Check(row.Queue); err != nil {
 		return err
 	}
 	if row.Named() && e.isForeign(row.Queue) {
@@ -208,7 +208,7 @@ func (e *encoder) blame(ctx context.Context, err error, u *Unit, total int) erro
 		return dispatchError(failed, total)
 	}
 	if class == Refused && u.Key != nil && errors.Is(err, transport.ErrNoQueue) {
-		state, _ := ask(ctx, e.core, nil, func(ctx context.Context) (error, error) { return e.store.InboxState(ctx, u.Inbox), nil })
+		state, _ := ask(ctx, e.core, nil, func(ctx context.Context) (error, error) { return e.store.Inboxes.InboxState(ctx, u.Inbox), nil })
 		if errors.Is(state, transport.ErrNoQueue) {
 			return state
 		}
@@ -384,7 +384,7 @@ func (f *flushing) write(units []*Unit) {
 		fail(units, f.fault)
 		return
 	}
-	err := wr.writeOnce(units, wr.store.Flush)
+	err := wr.writeOnce(units, wr.store.Queues.Flush)
 	if err == nil {
 		wr.wakes.flushed(units)
 		return

@@ -272,8 +272,8 @@ func code(err error) string {
 	return ""
 }
 
-// Classify implements [tablequeue.Store]. When the server answers with an error it has rolled back,
-// even where that answer ended the connection.
+// Classify returns the class of err, for [tablequeue.Store]. A server that answers with an error
+// has rolled back, even if the answer ended the connection.
 func (d *db) Classify(err error) tablequeue.Class {
 	answer, answered := errors.AsType[*pgconn.PgError](err)
 	_, connecting := errors.AsType[*pgconn.ConnectError](err)

@@ -11,8 +11,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-var _ tablequeue.HandingOver = (*store)(nil)
-
 // leased is the condition of a row that a claim holds now.
 const leased = `lease_id IS NOT NULL AND visible_at > now()`
 

@@ -16,10 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var (
-	_ tablequeue.Breakable = (*handlerTx)(nil)
-	_ tablequeue.Outages   = (*store)(nil)
-)
+var _ tablequeue.Breakable = (*handlerTx)(nil)
 
 // recordKey returns the statement that records the key $first with its checksum, in a handler's
 // transaction. It waits for another transaction that records the key. It fails if the key is not

@@ -224,7 +224,7 @@ func hasten(t *table) string {
 WHERE seq = ANY ($1::bigint[]) AND lease_id IS NULL AND visible_at > now()`
 }
 
-// Hasten implements [tablequeue.Locks].
+// Hasten implements [tablequeue.Hastener].
 func (cl *claimer) Hasten(ctx context.Context, queue string, seqs []int64) error {
 	_, err := cl.execute(ctx, hasten(cl.table(queue)), seqs)
 	return cl.failed(err, "make rows of queue %q visible", queue)

@@ -20,10 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var (
-	_ tablequeue.Records  = (*store)(nil)
-	_ tablequeue.RecordTx = (*handlerTx)(nil)
-)
+var _ tablequeue.RecordTx = (*handlerTx)(nil)
 
 // recordColumns are the columns of a record as scanRecord reads them.
 const recordColumns = `id::text, kind, key, version, status, state::text, meta::text,

@@ -15,19 +15,6 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var (
-	_ tablequeue.Store    = (*store)(nil)
-	_ tablequeue.Waker    = (*store)(nil)
-	_ tablequeue.Sweeper  = (*store)(nil)
-	_ tablequeue.Orphaner = (*store)(nil)
-	_ tablequeue.Examiner = (*store)(nil)
-	_ tablequeue.Warner   = (*store)(nil)
-	_ tablequeue.Locks    = (*store)(nil)
-	_ tablequeue.Foreign  = (*store)(nil)
-
-	_ tablequeue.DelayedTables = (*store)(nil)
-)
-
 // store is the PostgreSQL dialect of the lease engine. Its parts share the database.
 type store struct {
 	*db
@@ -38,13 +25,13 @@ type store struct {
 	*transactions
 	*inspector
 	*installer
-	*subscriptions
 	*browser
 	*inboxStore
 	*recordStore
 	*handingOver
 
-	release func() error // returns the connections
+	subscriptions *subscriptions
+	release       func() error // returns the connections
 }
 
 // settings are the settings of a store.
@@ -90,6 +77,36 @@ func newStore(set settings) *store {
 	return s
 }
 
+// parts returns s for the engine. PostgreSQL has all parts of a Store.
+func (s *store) parts() tablequeue.Store {
+	return tablequeue.Store{
+		Queues:        s,
+		Browsing:      s.browser,
+		Topology:      s,
+		Subscriptions: s.subscriptions,
+		Transactions:  s.transactions,
+		Inboxes:       s.inboxStore,
+		Classify:      s.Classify,
+		Close:         s.Close,
+
+		Addresser:     s.schema,
+		Timed:         s.db,
+		Waker:         s.notifier,
+		Sweeper:       s.inspector,
+		Orphaner:      s.claimer,
+		Hastener:      s.claimer,
+		Locks:         s,
+		FaultFinder:   s.writer,
+		Outages:       s.db,
+		Examiner:      s.inspector,
+		Warner:        s.inspector,
+		Records:       s.recordStore,
+		Foreign:       s.schema,
+		DelayedTables: s.handingOver,
+		HandingOver:   s.handingOver,
+	}
+}
+
 // openStore connects, or shares the connections of other stores with the same address.
 func openStore(ctx context.Context, cfg, listening *pgxpool.Config, set settings) (*store, error) {
 	s := newStore(set)
@@ -118,7 +135,8 @@ func openStore(ctx context.Context, cfg, listening *pgxpool.Config, set settings
 	return s, nil
 }
 
-// Close implements [tablequeue.Store]. It does not wait for a server that does not answer.
+// Close closes the store, for [tablequeue.Store]. It does not wait for a server that does not
+// answer.
 func (s *store) Close() error {
 	s.abort()
 	s.commits.close()

@@ -17,7 +17,7 @@ func TestTheStoreDoesWhatTheEngineExpects(t *testing.T) {
 			t.Parallel()
 			worlds := testingWorlds{url: brokertest.Postgres(t), known: map[testing.TB]*world{}}
 			storetest.Run(t, storetest.Harness{
-				Open: func(t testing.TB) tablequeue.Store { return open(worlds.of(t)) },
+				Open: func(t testing.TB) tablequeue.Store { return open(worlds.of(t)).parts() },
 				Due: func(t testing.TB) {
 					worlds.of(t).exec(`UPDATE %sholdfast_tables SET swept_at = swept_at - interval '1 hour'`)
 				},
@@ -37,4 +37,9 @@ func (ws *testingWorlds) of(t testing.TB) *world {
 		ws.known[t] = newWorldAt(t, ws.url)
 	}
 	return ws.known[t]
+}
+
+func TestPartsThatTheStoreLacks(t *testing.T) {
+	t.Parallel()
+	storetest.Lacks(t, newStore(settings{}).parts())
 }

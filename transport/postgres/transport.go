@@ -73,7 +73,8 @@ func (p *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	if err != nil {
 		return nil, err
 	}
-	return tablequeue.Open(s, tablequeue.Config{Lease: p.Lease, LeasedInserts: true, Env: env}), nil
+	cfg := tablequeue.Config{Lease: p.Lease, LeasedInserts: true, Env: env}
+	return tablequeue.Open(s.parts(), cfg), nil
 }
 
 func (p *Transport) store(ctx context.Context, env transport.Env) (*store, error) {

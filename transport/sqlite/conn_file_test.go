@@ -184,7 +184,7 @@ func TestSendsWaitForTheDiskAndClaimsDoNot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		conn := tablequeue.Open(s, tablequeue.Config{})
+		conn := tablequeue.Open(s.parts(), tablequeue.Config{})
 		defer conn.Close()
 		install(t, conn, queue)
 		expect := func(what string, waits bool) {
@@ -213,7 +213,7 @@ func TestAFullDiskIsSaidAndRecoveredFrom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := tablequeue.Open(s, tablequeue.Config{})
+	conn := tablequeue.Open(s.parts(), tablequeue.Config{})
 	defer conn.Close()
 	install(t, conn, queue)
 	limit := func(pages int) {

@@ -186,7 +186,7 @@ var (
 		"this user needs write permission on the file, and on its directory for those beside it (-wal, -shm)")
 )
 
-// Classify implements [tablequeue.Store].
+// Classify returns the class of err, for [tablequeue.Store].
 func (d *db) Classify(err error) tablequeue.Class {
 	switch {
 	case errors.Is(err, errOnCommit):

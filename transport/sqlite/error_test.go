@@ -20,7 +20,7 @@ func storing(t *testing.T) (s *store, handle func(statements ...string) (transpo
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := tablequeue.Open(s, tablequeue.Config{})
+	conn := tablequeue.Open(s.parts(), tablequeue.Config{})
 	t.Cleanup(func() { _ = conn.Close() })
 	install(t, conn, "shipping")
 	db := mine(t, s.path)

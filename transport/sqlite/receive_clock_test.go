@@ -233,7 +233,7 @@ func TestAWaitingReceiverMeetsAStepOfTheClock(t *testing.T) {
 		}
 		return wall()
 	}
-	conn := tablequeue.Open(p.store, tablequeue.Config{Flushers: 1})
+	conn := tablequeue.Open(p.parts(), tablequeue.Config{Flushers: 1})
 	t.Cleanup(func() { _ = conn.Close() })
 	if id := receive(t, receiver(t, conn, "in")).Message().ID; id != "later" {
 		t.Errorf("received %q", id)

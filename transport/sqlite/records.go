@@ -15,10 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var (
-	_ tablequeue.Records  = (*store)(nil)
-	_ tablequeue.RecordTx = (*deferredTx)(nil)
-)
+var _ tablequeue.RecordTx = (*deferredTx)(nil)
 
 // A record is read without a lock, which would block all other writers, and compared when the
 // transaction is committed. The sequence number tells a record from another one with the same id

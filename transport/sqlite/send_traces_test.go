@@ -48,7 +48,7 @@ func TestWhatAFunctionLeavesReachesNoOther(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.writer.log = slog.New(slog.NewTextHandler(&log, nil))
-			conn := tablequeue.Open(s, tablequeue.Config{})
+			conn := tablequeue.Open(s.parts(), tablequeue.Config{})
 			install(t, conn, queue, "shipping")
 			const n = 6
 			db := charges(t, conn, path, n)

@@ -16,21 +16,17 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-var (
-	_ tablequeue.Waker   = (*store)(nil)
-	_ tablequeue.Outages = (*store)(nil)
-)
-
 // store is the SQLite dialect of the lease engine. Its parts share the file.
 type store struct {
 	*db
 	*claimer
 	*flusher
-	*browser
 	*topology
 	*inboxStore
-	*recordStore
-	*transactions
+
+	browser      *browser
+	recordStore  *recordStore
+	transactions *transactions
 }
 
 func newStore(d *db) *store {
@@ -44,7 +40,27 @@ func newStore(d *db) *store {
 	return s
 }
 
-// Close implements [tablequeue.Store].
+// parts returns s for the engine. SQLite has no clock of the database, no locks of single tables
+// and no tables of NServiceBus.
+func (s *store) parts() tablequeue.Store {
+	return tablequeue.Store{
+		Queues:        s,
+		Browsing:      s.browser,
+		Topology:      s.topology,
+		Subscriptions: s.topology,
+		Transactions:  s.transactions,
+		Inboxes:       s.inboxStore,
+		Classify:      s.Classify,
+		Close:         s.Close,
+
+		Waker:    s.claimer,
+		Hastener: s.claimer,
+		Outages:  s.db,
+		Records:  s.recordStore,
+	}
+}
+
+// Close closes the store, for [tablequeue.Store].
 func (s *store) Close() error {
 	s.writer.close()
 	return failed(s.disconnect(), "close")

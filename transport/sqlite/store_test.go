@@ -19,6 +19,17 @@ func TestTheStoreDoesWhatTheEngineExpects(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = s.Close() })
-		return s
+		return s.parts()
 	}})
+}
+
+func TestPartsThatTheStoreLacks(t *testing.T) {
+	s, err := open(t.Context(), filepath.Join(t.TempDir(), "queues.db"), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	storetest.Lacks(t, s.parts(),
+		"Addresser", "Timed", "Sweeper", "Orphaner", "Locks", "FaultFinder", "Examiner", "Warner",
+		"Foreign", "DelayedTables", "HandingOver")
 }

@@ -48,7 +48,7 @@ func (t *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	s.writer.log, s.clock.Log = env.Log(), env.Log()
 	// With one flusher all units that arrive during a commit are one batch, which makes the fewest
 	// commits.
-	return tablequeue.Open(s, tablequeue.Config{Lease: t.Lease, Flushers: 1, Env: env}), nil
+	return tablequeue.Open(s.parts(), tablequeue.Config{Lease: t.Lease, Flushers: 1, Env: env}), nil
 }
 
 // ParseURL returns the transport of a URL: sqlite:orders.db is a file in the working directory, and

@@ -121,7 +121,7 @@ func TestAFailingFunctionUndoesItsMessageOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := tablequeue.Open(s, tablequeue.Config{})
+	conn := tablequeue.Open(s.parts(), tablequeue.Config{})
 	defer conn.Close()
 	install(t, conn, queue, "shipping")
 	db := charges(t, conn, path, 8)

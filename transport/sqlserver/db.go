@@ -41,7 +41,8 @@ func (d *db) connect(ctx context.Context) error {
 	var level int
 	err := d.engine.QueryRowContext(ctx, databaseAndLevel).Scan(&d.database, &level)
 	if err == nil && level < minLevel {
-		err = fmt.Errorf("database %q has compatibility level %d, want %d or above: ALTER DATABASE %s SET COMPATIBILITY_LEVEL = %d",
+		err = fmt.Errorf("database %q has compatibility level %d, want %d or above: "+
+			"ALTER DATABASE %s SET COMPATIBILITY_LEVEL = %d",
 			d.database, level, minLevel, bracket(d.database), minLevel)
 	}
 	return failed(err, "open")
@@ -251,8 +252,8 @@ func numberOf(err error) int32 {
 	return answer.Number
 }
 
-// Classify implements [tablequeue.Store]. When the server answers with an error it has rolled back,
-// also for a statement of a handler.
+// Classify returns the class of err, for [tablequeue.Store]. A server that answers with an error
+// has rolled back, also for a statement of a handler.
 func (d *db) Classify(err error) tablequeue.Class {
 	answer, answered := errors.AsType[mssql.Error](err)
 	_, never := errors.AsType[*connectError](err)

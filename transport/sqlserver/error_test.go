@@ -33,7 +33,7 @@ func TestReadOnlyDatabaseIsAnOutage(t *testing.T) {
 		"an error of the connection alone": {0, 0, column("READ_ONLY"), false},
 	} {
 		f, s := newFake(t, map[string]answer{"UPDATE stock": serverError(c.number, c.class), updateability: c.mode})
-		conn := tablequeue.Open(s, tablequeue.Config{})
+		conn := tablequeue.Open(s.parts(), tablequeue.Config{})
 		tx, err := conn.BeginStore(t.Context(), transport.OutboxEntry{})
 		ok(t, err)
 		inner, _ := tablequeue.Inner(transport.NewHandlerTx(tx))
@@ -59,7 +59,7 @@ func TestReadOnlyDatabaseIsAnOutage(t *testing.T) {
 func TestAMissingRightIsDenied(t *testing.T) {
 	for number, want := range map[int32]bool{229: true, 230: true, 208: false, 2627: false} {
 		f, s := newFake(t, map[string]answer{recordPart: serverError(number, 14)})
-		conn := tablequeue.Open(s, tablequeue.Config{})
+		conn := tablequeue.Open(s.parts(), tablequeue.Config{})
 		err := conn.Store(t.Context(), transport.OutboxEntry{Inbox: "in", Key: &transport.HandledKey{}})
 		if err == nil || errors.Is(err, transport.ErrDenied) != want {
 			t.Errorf("error %d: %v, want ErrDenied %t", number, err, want)

@@ -9,8 +9,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue"
 )
 
-var _ tablequeue.HandingOver = (*store)(nil)
-
 // handingOver is the part of a store that hands queues over to NServiceBus, and has its delayed
 // messages.
 type handingOver struct {
@@ -213,8 +211,6 @@ INSERT INTO ` + delayed.quoted() + ` (Headers, Body, Due)
 SELECT g.Headers, coalesce(g.Body, 0x), convert(datetime, dateadd(millisecond, 2, g.visible_at)) FROM @gone AS g ORDER BY g.visible_at;` + selectCount,
 	}
 }
-
-var _ tablequeue.DelayedTables = (*store)(nil)
 
 // An endpoint of NServiceBus keeps its delayed messages in a table with the columns Headers, Body,
 // Due, in UTC, and RowVersion.

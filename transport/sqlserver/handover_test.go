@@ -144,7 +144,7 @@ func TestTheEndOfAHandOverIsOneTransactionUnderALock(t *testing.T) {
 func TestAQueueIsHandedOverByTheEngine(t *testing.T) {
 	f, s := newFake(t, handedOver())
 	h := s.handOver("in")
-	c := tablequeue.Open(s, tablequeue.Config{Env: transport.Env{Endpoint: "in"}})
+	c := tablequeue.Open(s.parts(), tablequeue.Config{Env: transport.Env{Endpoint: "in"}})
 	f.answers["count_big(CASE"] = rowsOf([]driver.Value{int64(1), int64(0), int64(2), int64(0)})
 	done, err := c.HandOver(t.Context(), "in@[dbo]@[shop]", func(transport.HandOverProgress) {})
 	if err != nil || done.Moved != 2 {

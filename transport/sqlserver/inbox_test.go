@@ -336,7 +336,7 @@ func TestInboxesAreInstalledAfterTheQueues(t *testing.T) {
 // The engine's Conn is an outbox store on this dialect, whose transaction is the handler's.
 func TestTxIsTheTransactionOfAnOutbox(t *testing.T) {
 	f, s := newFake(t, map[string]answer{recordPart: fresh(1), "[out]": numbers(7)})
-	c := tablequeue.Open(s, tablequeue.Config{})
+	c := tablequeue.Open(s.parts(), tablequeue.Config{})
 	defer func() { ok(t, c.Close()) }()
 	k := keyOf(1)
 	e := transport.OutboxEntry{Inbox: "in", Key: &k, Ops: []transport.Operation{{Queue: "out", Message: &transport.Message{ID: "a"}}}}

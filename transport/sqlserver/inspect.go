@@ -52,8 +52,6 @@ func (in *inspector) List(ctx context.Context) (names []string, err error) {
 	return names, failed(err, "list queues")
 }
 
-var _ tablequeue.Examiner = (*store)(nil)
-
 // Examine implements [tablequeue.Examiner]. The key of a row is a bigint in every table, so there
 // is no warning about its range.
 func (in *inspector) Examine(

@@ -138,7 +138,7 @@ func (cl *claimer) restore(
 	)
 }
 
-// Hasten implements [tablequeue.Locks].
+// Hasten implements [tablequeue.Hastener].
 func (cl *claimer) Hasten(ctx context.Context, queue string, seqs []int64) error {
 	err := cl.repeat(ctx, queue, func() error {
 		_, err := cl.engine.ExecContext(ctx, cl.table(queue).hasten, list("seqs", seqs))

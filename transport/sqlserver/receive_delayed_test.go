@@ -80,7 +80,7 @@ func TestAMessageOfNServiceBusForAnotherQueueIsSentOn(t *testing.T) {
 		columnsPart: column("RowVersion", "Id", "lease_id"), movePart: rowsOf([]driver.Value{int64(0), int64(0)}), "[in.Delayed]": numbers(-1),
 		claimPart: rowsOf(row(1, "in"), row(2, "in@[dbo]"), row(3, "IN@[dbo]@[shop]"), row(4, "in@[nsb]@[shop]"), row(5, "out@[dbo]@[shop]")),
 	})
-	c := tablequeue.Open(s, tablequeue.Config{Env: transport.Env{Endpoint: "in"}})
+	c := tablequeue.Open(s.parts(), tablequeue.Config{Env: transport.Env{Endpoint: "in"}})
 	defer func() { ok(t, c.Close()) }()
 	r, err := c.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: "in"})
 	ok(t, err)
@@ -110,7 +110,7 @@ func TestDelayedForNServiceBusWaitsHere(t *testing.T) {
 	answers["INSERT INTO [dbo].[in.forwards]"] = numbers(4)
 	answers["[in.Delayed]"] = numbers(-1)
 	f, s := newFake(t, answers)
-	c := tablequeue.Open(s, tablequeue.Config{Env: transport.Env{Endpoint: "in"}})
+	c := tablequeue.Open(s.parts(), tablequeue.Config{Env: transport.Env{Endpoint: "in"}})
 	defer func() { ok(t, c.Close()) }()
 	_, err := c.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: "in"})
 	ok(t, err)

@@ -18,10 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var (
-	_ tablequeue.Records  = (*store)(nil)
-	_ tablequeue.RecordTx = (*handlerTx)(nil)
-)
+var _ tablequeue.RecordTx = (*handlerTx)(nil)
 
 // errRecordChanged is the error of a commit with a record that is not as it was loaded: a handler
 // has rolled the lock back, with a savepoint.

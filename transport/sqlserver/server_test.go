@@ -87,6 +87,12 @@ type triggered struct {
 	w *world
 }
 
+func (s triggered) parts() tablequeue.Store {
+	parts := s.store.parts()
+	parts.Topology = s
+	return parts
+}
+
 func (s triggered) Install(ctx context.Context, plan transport.Plan) error {
 	if err := s.store.Install(ctx, plan); err != nil {
 		return err
@@ -101,8 +107,8 @@ func (s triggered) Install(ctx context.Context, plan transport.Plan) error {
 
 func TestTheStoreDoesWhatTheEngineExpects(t *testing.T) {
 	for name, open := range map[string]func(w *world) tablequeue.Store{
-		"plain":         func(w *world) tablequeue.Store { return w.store("") },
-		"with triggers": func(w *world) tablequeue.Store { return triggered{w.store(""), w} },
+		"plain":         func(w *world) tablequeue.Store { return w.store("").parts() },
+		"with triggers": func(w *world) tablequeue.Store { return triggered{w.store(""), w}.parts() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			worlds := worlds{}

@@ -9,18 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/tablequeue/dialect"
 )
 
-var (
-	_ tablequeue.Store    = (*store)(nil)
-	_ tablequeue.Orphaner = (*store)(nil)
-	_ tablequeue.Sweeper  = (*store)(nil)
-	_ tablequeue.Locks    = (*store)(nil)
-	_ tablequeue.Timed    = (*store)(nil)
-	_ tablequeue.Foreign  = (*store)(nil)
-	_ tablequeue.Outages  = (*store)(nil)
-)
-
-// store is the SQL Server dialect of the lease engine. Its parts share the database. It is no
-// [tablequeue.Waker]: receivers poll.
+// store is the SQL Server dialect of the lease engine. Its parts share the database.
 type store struct {
 	*db
 	*claimer
@@ -60,7 +49,34 @@ func newStore(c connector, set dialect.Settings) *store {
 	return s
 }
 
-// Close implements [tablequeue.Store].
+// parts returns s for the engine. SQL Server has no Waker: receivers poll.
+func (s *store) parts() tablequeue.Store {
+	return tablequeue.Store{
+		Queues:        s,
+		Browsing:      s.browser,
+		Topology:      s,
+		Subscriptions: s.subscriptions,
+		Transactions:  s.transactions,
+		Inboxes:       s.inboxStore,
+		Classify:      s.Classify,
+		Close:         s.Close,
+
+		Addresser:     s.schema,
+		Timed:         s.inspector,
+		Sweeper:       s.inspector,
+		Orphaner:      s.claimer,
+		Hastener:      s.claimer,
+		Locks:         s,
+		Outages:       s.db,
+		Examiner:      s.inspector,
+		Records:       s.recordStore,
+		Foreign:       s.schema,
+		DelayedTables: s.handingOver,
+		HandingOver:   s.handingOver,
+	}
+}
+
+// Close closes the store, for [tablequeue.Store].
 func (s *store) Close() error {
 	s.end()
 	return errors.Join(s.handlers.Close(), s.engine.Close())

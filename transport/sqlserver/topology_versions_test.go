@@ -221,7 +221,7 @@ func TestAToolTakesAFailureOfNServiceBus(t *testing.T) {
 	rows := recordedRows(t)
 	f, s := newFake(t, browsingAnswers(rows))
 	f.answers[foreignTake] = numbers(1)
-	c := tablequeue.Open(s, tablequeue.Config{})
+	c := tablequeue.Open(s.parts(), tablequeue.Config{})
 	defer func() { ok(t, c.Close()) }()
 	cursor, err := c.Browse(t.Context(), "foreign@[dbo]@[shop]")
 	ok(t, err)

@@ -73,7 +73,7 @@ func (m *Transport) Open(ctx context.Context, env transport.Env) (transport.Conn
 	if err := s.connect(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	return tablequeue.Open(s, tablequeue.Config{Lease: m.Lease, Env: env}), nil
+	return tablequeue.Open(s.parts(), tablequeue.Config{Lease: m.Lease, Env: env}), nil
 }
 
 // settings checks the fields that are not about connections.

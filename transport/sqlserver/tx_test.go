@@ -185,7 +185,7 @@ func TestTxIsTheTransactionOfTheMessage(t *testing.T) {
 			columnsPart: column("seq", "lease_id"), removePart: numbers(0),
 			claimPart: rowsOf([]driver.Value{int64(7), "a", "{}", nil, int64(1), int64(0)}),
 		})
-		c := tablequeue.Open(s, tablequeue.Config{})
+		c := tablequeue.Open(s.parts(), tablequeue.Config{})
 		defer func() { ok(t, c.Close()) }()
 		r, err := c.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: "q"})
 		ok(t, err)

@@ -100,7 +100,9 @@ func claimApart(w *world) {
 		s := w.Open(w.T)
 		wg.Go(func() {
 			for empty := 0; empty < 3; {
-				rows, _, err := s.Claim(w.Context(), tablequeue.Claim{Queue: "in", Limit: 7, Lease: int64(taker + 1), For: long, Owner: "me"}, nil)
+				rows, _, err := s.Queues.Claim(w.Context(), tablequeue.Claim{
+					Queue: "in", Limit: 7, Lease: int64(taker + 1), For: long, Owner: "me",
+				}, nil)
 				if err != nil && s.Classify(err) != tablequeue.Conflict {
 					w.Error(err)
 					return
@@ -190,7 +192,7 @@ func settleTwo(w *world) {
 	}
 	seq := rows[0].Seq
 	leases := []tablequeue.Lease{{Seq: seq, ID: 11}, {Seq: seq, ID: 12}, {Seq: rows[1].Seq, ID: 11}}
-	lost, err := w.Renew(w.Context(), "in", leases, long)
+	lost, err := w.Queues.Renew(w.Context(), "in", leases, long)
 	w.ok(err)
 	if want := []bool{true, false, true}; !slices.Equal(lost, want) {
 		w.Errorf("renewals lost %v, want %v", lost, want)
@@ -233,7 +235,7 @@ func renewTells(w *world) {
 	rows, _ := w.claim(tablequeue.Claim{Limit: 3, Lease: 11, For: 20 * time.Minute})
 	w.flush(deletes(leaseOf(rows[1], 11)))
 	leases := []tablequeue.Lease{leaseOf(rows[0], 11), leaseOf(rows[1], 11), leaseOf(rows[2], 98)}
-	lost, err := w.Renew(w.Context(), "in", leases, 50*time.Minute)
+	lost, err := w.Queues.Renew(w.Context(), "in", leases, 50*time.Minute)
 	w.ok(err)
 	if want := []bool{false, true, true}; !slices.Equal(lost, want) {
 		w.Errorf("lost %v, want %v", lost, want)
@@ -247,7 +249,7 @@ func abandonOwn(w *world) {
 	w.claim(tablequeue.Claim{Limit: 1, Lease: 11, For: long})
 	w.claim(tablequeue.Claim{Limit: 1, Lease: 12, For: long, Owner: "other"})
 	w.flush(sending1(late(time.Minute)))
-	w.ok(w.Abandon(w.Context(), "in", "me", long))
+	w.ok(w.Queues.Abandon(w.Context(), "in", "me", long))
 	if r := w.claims(13, 1)[0]; idOf(r) != "1" || r.Count != 2 {
 		w.Errorf("row %+v, want the abandoned one with its count kept", r)
 	}
@@ -255,14 +257,13 @@ func abandonOwn(w *world) {
 }
 
 func abandonClaims(w *world) {
-	s, ok := w.Store.(tablequeue.Orphaner)
-	if !ok {
+	if w.Orphaner == nil {
 		w.Skip("claims of this store are never unheard of")
 	}
 	w.send("in", "1", "2")
 	w.claim(tablequeue.Claim{Limit: 1, Lease: 1 << 62, For: long})
 	w.claim(tablequeue.Claim{Limit: 1, Lease: 12, For: long})
-	w.ok(s.AbandonClaims(w.Context(), "in", []int64{1 << 62, 77}, long))
+	w.ok(w.Orphaner.AbandonClaims(w.Context(), "in", []int64{1 << 62, 77}, long))
 	if r := w.claims(13, 1)[0]; idOf(r) != "1" || r.Count != 2 {
 		w.Errorf("row %+v, want that of the claim with its count kept", r)
 	}
@@ -272,7 +273,7 @@ func abandonClaims(w *world) {
 func transact(w *world) {
 	w.send("in", "1", "2", "3")
 	for i, r := range w.claims(11, 3) {
-		tx, err := w.Begin(w.Context())
+		tx, err := w.Transactions.Begin(w.Context())
 		w.ok(err)
 		u := deletes(leaseOf(r, int64(11+i%2)), row("out", idOf(r)))
 		if i == 2 {

@@ -52,7 +52,8 @@ var naming = []rule{
 		w.flush(sending1(called("in", 1, "first"), called("in", 2, "second")))
 		held := w.claims(11, 2)
 		w.flush(sending1(called("in", 1, "again"), removal("in", 2)))
-		lost, err := w.Renew(w.Context(), "in", []tablequeue.Lease{leaseOf(held[0], 11), leaseOf(held[1], 11)}, long)
+		leases := []tablequeue.Lease{leaseOf(held[0], 11), leaseOf(held[1], 11)}
+		lost, err := w.Queues.Renew(w.Context(), "in", leases, long)
 		w.ok(err)
 		if !slices.Equal(lost, []bool{true, true}) {
 			w.Errorf("lost %v of the replaced and the removed row", lost)
@@ -97,10 +98,10 @@ var naming = []rule{
 	{"naming-in-a-transaction", func(w *world) {
 		w.installTimers("in", "out")
 		w.flush(sending1(called("out", 1, "waits"), called("out", 2, "waits"), called("out", 3, "waits")))
-		tx, err := w.Begin(w.Context())
+		tx, err := w.Transactions.Begin(w.Context())
 		w.ok(err)
 		w.ok(tx.Rollback(w.Context()))
-		tx, err = w.Begin(w.Context())
+		tx, err = w.Transactions.Begin(w.Context())
 		w.ok(err)
 		w.ok(tx.Complete(w.Context(), &tablequeue.Unit{
 			Verb: tablequeue.Record, Rows: []tablequeue.Row{called("out", 1, "set"), row("out", "plain"), removal("out", 2)},
@@ -109,7 +110,7 @@ var naming = []rule{
 	}},
 	{"naming-without-timers", func(w *world) {
 		for _, r := range []tablequeue.Row{called("in", 1, "m"), removal("in", 1)} {
-			err := w.Flush(w.Context(), []*tablequeue.Unit{sending1(r)})
+			err := w.Queues.Flush(w.Context(), []*tablequeue.Unit{sending1(r)})
 			if w.is(err, tablequeue.ErrNoTimers); err != nil && w.Classify(err) != tablequeue.Refused {
 				w.Errorf("class %d of %v, want refused", w.Classify(err), err)
 			}
@@ -121,8 +122,8 @@ var naming = []rule{
 		w.installTimers("in")
 		w.flush(sending1(row("in", "c"), called("in", 1, "named")))
 		w.named("in", "a", "b", "c", "named")
-		if e, ok := w.Store.(tablequeue.Examiner); ok {
-			w.remarks(e, 0)
+		if w.Examiner != nil {
+			w.remarks(0)
 		}
 	}},
 	{"naming-at-once", func(w *world) {
@@ -158,7 +159,7 @@ var naming = []rule{
 // is then called again, as the engine does.
 func flushUnlocked(ctx context.Context, s tablequeue.Store, rows []tablequeue.Row) error {
 	for began := time.Now(); ; {
-		err := s.Flush(ctx, []*tablequeue.Unit{sending1(slices.Clone(rows)...)})
+		err := s.Queues.Flush(ctx, []*tablequeue.Unit{sending1(slices.Clone(rows)...)})
 		if err == nil || s.Classify(err) != tablequeue.Locked || time.Since(began) > 2*time.Minute {
 			return err
 		}
@@ -179,14 +180,14 @@ func (w *world) installTimers(queues ...string) {
 		p.Queues[i].Timers = true
 	}
 	for range 2 { // repeated it changes nothing
-		w.ok(w.Install(w.Context(), p))
+		w.ok(w.Topology.Install(w.Context(), p))
 	}
 }
 
 // remarks checks the number of remarks about "in" as a queue with timers.
-func (w *world) remarks(e tablequeue.Examiner, want int) {
+func (w *world) remarks(want int) {
 	w.Helper()
-	got, err := e.Examine(w.Context(), transport.Queue{Name: "in", Timers: true})
+	got, err := w.Examiner.Examine(w.Context(), transport.Queue{Name: "in", Timers: true})
 	w.ok(err)
 	if len(got) != want {
 		w.Errorf("the remarks are %v", got)

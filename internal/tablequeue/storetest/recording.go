@@ -17,7 +17,8 @@ var recording = []rule{
 	{"recording-states", func(w *world) {
 		w.installInbox()
 		w.flush(records(key(1, 10)), records(key(2, 20)))
-		got, err := w.FindHandled(w.Context(), inbox, []transport.HandledKey{key(3, 30), key(2, 21), key(1, 10), key(1, 10)})
+		keys := []transport.HandledKey{key(3, 30), key(2, 21), key(1, 10), key(1, 10)}
+		got, err := w.Inboxes.FindHandled(w.Context(), inbox, keys)
 		w.ok(err)
 		want := []transport.HandledState{transport.NotHandled, transport.HandledOther, transport.Handled, transport.Handled}
 		if !slices.Equal(got, want) {
@@ -51,10 +52,12 @@ var recording = []rule{
 	}},
 	{"recording-refused", func(w *world) {
 		w.installInbox()
-		err := w.Flush(w.Context(), []*tablequeue.Unit{records(key(1, 1), row("out", "a"), row("missing", "b"))})
+		err := w.Queues.Flush(w.Context(), []*tablequeue.Unit{
+			records(key(1, 1), row("out", "a"), row("missing", "b")),
+		})
 		w.is(err, transport.ErrNoQueue)
 		w.sent(0)
-		if got, err := w.FindHandled(w.Context(), inbox, []transport.HandledKey{key(1, 1)}); err != nil || got[0] != transport.NotHandled {
+		if got, err := w.Inboxes.FindHandled(w.Context(), inbox, []transport.HandledKey{key(1, 1)}); err != nil || got[0] != transport.NotHandled {
 			w.Errorf("the key is %v (%v), though its rows were refused", got, err)
 		}
 	}},
@@ -74,7 +77,8 @@ var recording = []rule{
 			w.Errorf("lost and handled are %t %t, %t %t, %t", fresh.Lost, fresh.Handled, known.Lost, known.Handled, lost.Lost)
 		}
 		w.holds("out", "x")
-		got, err := w.FindHandled(w.Context(), inbox, []transport.HandledKey{key(1, 1), key(3, 3)})
+		keys := []transport.HandledKey{key(1, 1), key(3, 3)}
+		got, err := w.Inboxes.FindHandled(w.Context(), inbox, keys)
 		w.ok(err)
 		if !slices.Equal(got, []transport.HandledState{transport.Handled, transport.NotHandled}) {
 			w.Errorf("the states are %v", got)
@@ -84,7 +88,7 @@ var recording = []rule{
 	{"recording-in-a-transaction", func(w *world) {
 		w.installInbox()
 		for i, want := range []bool{false, true} {
-			tx, err := w.Begin(w.Context())
+			tx, err := w.Transactions.Begin(w.Context())
 			w.ok(err)
 			u := records(key(1, 1), row("out", "a"))
 			w.ok(tx.Complete(w.Context(), u))
@@ -94,7 +98,7 @@ var recording = []rule{
 			w.ok(tx.Rollback(w.Context()))
 		}
 		w.holds("out", "a")
-		tx, err := w.Begin(w.Context())
+		tx, err := w.Transactions.Begin(w.Context())
 		w.ok(err)
 		w.ok(tx.Complete(w.Context(), &tablequeue.Unit{Verb: tablequeue.Record, Rows: []tablequeue.Row{row("in", "b"), row("in", "c")}}))
 		w.holds("in", "b", "c")
@@ -104,7 +108,7 @@ var recording = []rule{
 		w.send("in", "a", "b")
 		rows, _ := w.claim(tablequeue.Claim{Limit: 2, Lease: 7, For: long})
 		complete := func(seq, lease int64) *tablequeue.Unit {
-			tx, err := w.Begin(w.Context())
+			tx, err := w.Transactions.Begin(w.Context())
 			w.ok(err)
 			u := deletes(tablequeue.Lease{Seq: seq, ID: lease}, row("out", "x"))
 			k := key(1, 1)
@@ -140,7 +144,7 @@ var recording = []rule{
 				}
 				var err error
 				for range 20 {
-					if err = []tablequeue.Store{w.Store, other}[i%2].Flush(w.Context(), units); err == nil {
+					if err = []tablequeue.Store{w.Store, other}[i%2].Queues.Flush(w.Context(), units); err == nil {
 						break
 					}
 					if class := w.Classify(err); class != tablequeue.Conflict && class != tablequeue.Locked {
@@ -170,22 +174,23 @@ var recording = []rule{
 		for n := range byte(10) {
 			w.flush(records(key(n, 1)))
 		}
-		n, err := w.Forget(w.Context(), inbox, long, 100)
+		n, err := w.Inboxes.Forget(w.Context(), inbox, long, 100)
 		w.ok(err)
 		if n != 0 {
 			w.Errorf("%d keys were removed that are not old", n)
 		}
-		n, err = w.Forget(w.Context(), inbox, 0, 4)
+		n, err = w.Inboxes.Forget(w.Context(), inbox, 0, 4)
 		w.ok(err)
 		if n != 4 {
 			w.Errorf("%d keys were removed, want 4", n)
 		}
-		n, err = w.ForgetKeys(w.Context(), inbox, []transport.HandledKey{key(9, 0), key(200, 0)})
+		keys := []transport.HandledKey{key(9, 0), key(200, 0)}
+		n, err = w.Inboxes.ForgetKeys(w.Context(), inbox, keys)
 		w.ok(err)
 		if n != 1 {
 			w.Errorf("%d named keys were removed, want 1", n)
 		}
-		stats, err := w.InspectInbox(w.Context(), inbox)
+		stats, err := w.Inboxes.InspectInbox(w.Context(), inbox)
 		w.ok(err)
 		if stats.Name != inbox || stats.Rows != 5 || stats.LastHour != 5 || stats.Bytes <= 0 || stats.Oldest < 0 || stats.Oldest > time.Minute {
 			w.Errorf("the inbox is %+v", stats)
@@ -198,7 +203,7 @@ var recording = []rule{
 			if i == 1 {
 				pause = 0
 			}
-			due, err := w.DueForForgetting(w.Context(), inbox, pause)
+			due, err := w.Inboxes.DueForForgetting(w.Context(), inbox, pause)
 			w.ok(err)
 			if due != want {
 				w.Errorf("after %v it is due: %t, want %t", pause, due, want)
@@ -206,17 +211,18 @@ var recording = []rule{
 		}
 	}},
 	{"recording-in-a-missing-inbox", func(w *world) {
-		w.is(w.InboxState(w.Context(), inbox), transport.ErrNoQueue)
-		_, err := w.FindHandled(w.Context(), inbox, []transport.HandledKey{key(1, 1)})
+		w.is(w.Inboxes.InboxState(w.Context(), inbox), transport.ErrNoQueue)
+		_, err := w.Inboxes.FindHandled(w.Context(), inbox, []transport.HandledKey{key(1, 1)})
 		w.is(err, transport.ErrNoQueue)
-		w.is(w.Flush(w.Context(), []*tablequeue.Unit{records(key(1, 1), row("out", "a"))}), transport.ErrNoQueue)
+		units := []*tablequeue.Unit{records(key(1, 1), row("out", "a"))}
+		w.is(w.Queues.Flush(w.Context(), units), transport.ErrNoQueue)
 		w.sent(0)
 	}},
 	{"recording-is-removed", func(w *world) {
 		w.installInbox()
-		w.ok(w.Remove(w.Context(), []string{inbox}))
-		w.is(w.InboxState(w.Context(), inbox), transport.ErrNoQueue)
-		w.ok(w.Remove(w.Context(), []string{inbox}))
+		w.ok(w.Topology.Remove(w.Context(), []string{inbox}))
+		w.is(w.Inboxes.InboxState(w.Context(), inbox), transport.ErrNoQueue)
+		w.ok(w.Topology.Remove(w.Context(), []string{inbox}))
 	}},
 }
 
@@ -226,9 +232,9 @@ func (w *world) installInbox() {
 	p := plan("in", "out")
 	p.Inboxes = []string{inbox}
 	for range 2 { // repeated it changes nothing
-		w.ok(w.Install(w.Context(), p))
+		w.ok(w.Topology.Install(w.Context(), p))
 	}
-	w.ok(w.InboxState(w.Context(), inbox))
+	w.ok(w.Inboxes.InboxState(w.Context(), inbox))
 }
 
 func key(n byte, sum uint32) transport.HandledKey {
@@ -262,9 +268,10 @@ func (w *world) holds(queue string, ids ...string) {
 // stored returns the headers of the rows of a queue.
 func (w *world) stored(queue string) (headers []string) {
 	w.Helper()
-	last, err := w.Last(w.Context(), queue)
+	last, err := w.Browsing.Last(w.Context(), queue)
 	w.ok(err)
-	rows, err := w.Browse(w.Context(), tablequeue.Page{Queue: queue, Last: last, Limit: 1000})
+	page := tablequeue.Page{Queue: queue, Last: last, Limit: 1000}
+	rows, err := w.Browsing.Browse(w.Context(), page)
 	w.ok(err)
 	for _, r := range rows {
 		headers = append(headers, r.Headers)

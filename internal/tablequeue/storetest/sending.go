@@ -67,16 +67,16 @@ func sendRefused(w *world) {
 		sending1(row("out", "neighbour")),
 		{Verb: tablequeue.Delete, Queue: "in", Lease: leaseOf(r, 11), Rows: []tablequeue.Row{row("out", "sent"), row("missing", "sent")}},
 	}
-	err := w.Flush(w.Context(), units)
+	err := w.Queues.Flush(w.Context(), units)
 	w.is(err, transport.ErrNoQueue)
 	if err != nil && w.Classify(err) != tablequeue.Refused {
 		w.Errorf("class %d of %v, want refused", w.Classify(err), err)
 	}
 	w.stats("out", 0, 0, 0)
 	w.stats("in", 0, 1, 0)
-	w.is(w.Exists(w.Context(), "missing"), transport.ErrNoQueue)
-	w.ok(w.Exists(w.Context(), "in"))
-	_, err = w.Inspect(w.Context(), "missing")
+	w.is(w.Topology.Exists(w.Context(), "missing"), transport.ErrNoQueue)
+	w.ok(w.Topology.Exists(w.Context(), "in"))
+	_, err = w.Topology.Inspect(w.Context(), "missing")
 	w.is(err, transport.ErrNoQueue)
 }
 
@@ -111,7 +111,7 @@ func cancels(w *world) {
 	w.claims(11, 1)
 	for i, want := range []bool{true, false} {
 		for range 2 {
-			got, err := w.Cancel(w.Context(), "in", u.Rows[i].Seq)
+			got, err := w.Queues.Cancel(w.Context(), "in", u.Rows[i].Seq)
 			w.ok(err)
 			if got != want {
 				w.Errorf("row %d: cancelled %v, want %v", i, got, want)
@@ -125,11 +125,11 @@ func cancels(w *world) {
 func subscriptions(w *world) {
 	ctx := w.Context()
 	for range 2 {
-		w.ok(w.Subscribe(ctx, "in", []string{"Shop.Placed", "shop.placed", "it's"}))
+		w.ok(w.Subscriptions.Subscribe(ctx, "in", []string{"Shop.Placed", "shop.placed", "it's"}))
 	}
-	w.ok(w.Subscribe(ctx, "out", []string{"Shop.Placed"}))
-	w.ok(w.Unsubscribe(ctx, "in", []string{"it's", "never"}))
-	all, err := w.Subscriptions(ctx)
+	w.ok(w.Subscriptions.Subscribe(ctx, "out", []string{"Shop.Placed"}))
+	w.ok(w.Subscriptions.Unsubscribe(ctx, "in", []string{"it's", "never"}))
+	all, err := w.Subscriptions.Subscriptions(ctx)
 	w.ok(err)
 	got := map[tablequeue.Subscription]int{}
 	for _, s := range all {
@@ -146,8 +146,7 @@ func subscriptions(w *world) {
 }
 
 func sweeps(w *world) {
-	s, ok := w.Store.(tablequeue.Sweeper)
-	if !ok {
+	if w.Sweeper == nil {
 		w.Skip("this store removes what has expired when its turn comes")
 	}
 	held, dead, alive := row("in", "held"), row("in", "dead"), row("in", "alive")
@@ -155,14 +154,14 @@ func sweeps(w *world) {
 	w.flush(sending1(held))
 	w.claims(11, 1)
 	w.flush(sending1(dead, alive))
-	w.ok(tablequeue.Sweep(w.Context(), s)) // the installer has noted the queues just now
+	w.ok(tablequeue.Sweep(w.Context(), w.Sweeper)) // the installer has noted the queues just now
 	w.stats("in", 1, 0, 0)
 	w.Due(w.T)
-	w.ok(tablequeue.Sweep(w.Context(), s))
-	if n, err := w.Purge(w.Context(), "in"); n != 1 || err != nil {
+	w.ok(tablequeue.Sweep(w.Context(), w.Sweeper))
+	if n, err := w.Browsing.Purge(w.Context(), "in"); n != 1 || err != nil {
 		w.Errorf("%d rows are left beside the leased one, %v, want what is alive", n, err)
 	}
-	if last, err := w.Last(w.Context(), "in"); last == 0 || err != nil {
+	if last, err := w.Browsing.Last(w.Context(), "in"); last == 0 || err != nil {
 		w.Errorf("what was being handled is gone, %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -19,10 +20,9 @@ import (
 // Harness opens stores of a dialect for the rules.
 type Harness struct {
 	// Open returns a store without queues, which is closed with the test. All stores of one test
-	// have the same tables, and those of other tests have others.
+	// have the same tables. Two tests have no table in common.
 	Open func(t testing.TB) tablequeue.Store
-	// Due makes all queues of the test due for a sweep. nil where the store is no
-	// [tablequeue.Sweeper].
+	// Due makes all queues of the test due for a sweep. nil if the store has no Sweeper.
 	Due func(t testing.TB)
 }
 
@@ -31,9 +31,24 @@ func Run(t *testing.T, h Harness) {
 	for _, r := range slices.Concat(leasing, sending, looking, recording, naming) {
 		t.Run(r.name, func(t *testing.T) {
 			w := &world{T: t, Harness: h, Store: h.Open(t)}
-			w.ok(w.Install(t.Context(), plan("in", "out")))
+			w.ok(w.Topology.Install(t.Context(), plan("in", "out")))
 			r.check(w)
 		})
+	}
+}
+
+// Lacks checks that s has all parts except the named ones. The names are in the order of the
+// fields.
+func Lacks(t testing.TB, s tablequeue.Store, names ...string) {
+	t.Helper()
+	var missing []string
+	for field, part := range reflect.ValueOf(s).Fields() {
+		if part.IsZero() || part.Kind() == reflect.Interface && part.Elem().IsZero() {
+			missing = append(missing, field.Name)
+		}
+	}
+	if !slices.Equal(missing, names) {
+		t.Errorf("the store lacks the parts %q, want %q", missing, names)
 	}
 }
 
@@ -106,7 +121,7 @@ func sending1(rows ...tablequeue.Row) *tablequeue.Unit { return &tablequeue.Unit
 
 func (w *world) flush(units ...*tablequeue.Unit) {
 	w.Helper()
-	w.ok(w.Flush(w.Context(), units))
+	w.ok(w.Queues.Flush(w.Context(), units))
 }
 
 // claim leases rows of a queue, and returns them in their order.
@@ -118,7 +133,7 @@ func (w *world) claim(c tablequeue.Claim) (rows []tablequeue.Claimed, next time.
 	if c.Owner == "" {
 		c.Owner = "me"
 	}
-	rows, next, err := w.Claim(w.Context(), c, nil)
+	rows, next, err := w.Queues.Claim(w.Context(), c, nil)
 	w.ok(err)
 	bySeq(rows)
 	return rows, next
@@ -154,7 +169,7 @@ func (w *world) empty() {
 // stats checks the numbers of a queue's rows that are ready, leased and delayed.
 func (w *world) stats(queue string, ready, unsettled, delayed int64) {
 	w.Helper()
-	s, err := w.Inspect(w.Context(), queue)
+	s, err := w.Topology.Inspect(w.Context(), queue)
 	w.ok(err)
 	got, want := [3]int64{s.Ready, s.Unsettled, s.Delayed}, [3]int64{ready, unsettled, delayed}
 	if s.Name != queue || got != want {
