@@ -854,6 +854,9 @@ func TestATransactionCompletesOrRollsBack(t *testing.T) {
 	f.onFlush = func([]*Unit) error { return errUnknown }
 	tx, _ = begin(ds[3])
 	isErr(t, tx.Complete(t.Context(), nil), transport.ErrOutcomeUnknown)
+	f.onFlush = func([]*Unit) error { return errConflict }
+	tx, _ = begin(ds[3])
+	isErr(t, tx.Complete(t.Context(), nil), transport.ErrConflict)
 	tx, inner = begin(ds[3])
 	isErr(t, tx.Rollback(t.Context()), nil)
 	if inner.rolledBack != 1 {

@@ -53,6 +53,32 @@ func TestLooksForHandledMessagesShareRequests(t *testing.T) {
 	})
 }
 
+// The states of more keys than one request has are in the order of the keys.
+func TestALookForManyKeysKeepsTheirOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newInbox(t)
+		c := open(t, f)
+		if err := c.Store(t.Context(), entry(keyOf(7))); err != nil {
+			t.Fatal(err)
+		}
+		keys := make([]transport.HandledKey, 2*maxFound+1)
+		for i := range keys {
+			keys[i] = transport.HandledKey{ID: [16]byte{1, byte(i), byte(i >> 8)}}
+		}
+		const at = maxFound + 3
+		keys[at] = keyOf(7)
+		got, err := c.FindHandled(t.Context(), "a.handled", keys)
+		if err != nil || len(got) != len(keys) {
+			t.Fatalf("%d states of %d keys (%v)", len(got), len(keys), err)
+		}
+		for i, state := range got {
+			if (state == transport.Handled) != (i == at) {
+				t.Errorf("key %d is %v", i, state)
+			}
+		}
+	})
+}
+
 func TestALookThatFailsSaysWhetherTheDatabaseIsReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newInbox(t)
