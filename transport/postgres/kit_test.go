@@ -51,7 +51,7 @@ func newWorld(t testing.TB, queues ...string) *world {
 // newWorldAt makes a world in a database of the test's own.
 func newWorldAt(t testing.TB, url string, queues ...string) *world {
 	t.Helper()
-	w := &world{t: t, url: url, schema: fmt.Sprintf("holdfast_test_%d_%d", os.Getpid(), schemas.Add(1))}
+	w := &world{t: t, url: patiently(url), schema: fmt.Sprintf("holdfast_test_%d_%d", os.Getpid(), schemas.Add(1))}
 	sql, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatalf("no PostgreSQL: %v (set HOLDFAST_TEST_POSTGRES)", err)
@@ -94,11 +94,23 @@ func (w *world) openAs(p Transport) transport.Conn {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() {
-		if err := c.Close(); err != nil {
+		// A close does not wait long for a server that is slow to answer.
+		if err := c.Close(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			w.t.Errorf("close: %v", err)
 		}
 	})
 	return c
+}
+
+// patiently returns a URL by which a connection waits long for a server that is slow to answer.
+func patiently(url string) string {
+	if strings.Contains(url, "connect_timeout") {
+		return url
+	}
+	if strings.Contains(url, "?") {
+		return url + "&connect_timeout=60"
+	}
+	return url + "?connect_timeout=60"
 }
 
 // store is the dialect without the engine.
