@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var _ transport.StateStore = (*stateTx)(nil)
+var _ transport.StateStore = (*tx)(nil)
 
 // records finds, lists and removes the records of handlers with state.
 type records struct {

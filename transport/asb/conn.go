@@ -32,6 +32,10 @@ var (
 	_ transport.Satellites = (*conn)(nil)
 	_ transport.Browser    = (*conn)(nil)
 	_ transport.Translator = (*conn)(nil)
+	_ transport.Checker    = (*conn)(nil)
+
+	_ transport.DerivedSubscriber    = (*conn)(nil)
+	_ transport.SubscriptionVerifier = (*conn)(nil)
 )
 
 // conn is an open namespace. Its parts share the core.

@@ -14,8 +14,6 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var _ transport.DerivedSubscriber = (*subscriptions)(nil)
-
 // subscriptions is the part of a conn with the subscriptions of queues.
 type subscriptions struct {
 	*core

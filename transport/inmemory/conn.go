@@ -9,6 +9,23 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
+var (
+	_ transport.Conn       = (*conn)(nil)
+	_ transport.Installer  = (*conn)(nil)
+	_ transport.Verifier   = (*conn)(nil)
+	_ transport.Remover    = (*conn)(nil)
+	_ transport.Subscriber = (*conn)(nil)
+	_ transport.Inspector  = (*conn)(nil)
+	_ transport.Browser    = (*conn)(nil)
+	_ transport.Purger     = (*conn)(nil)
+	_ transport.Canceler   = (*conn)(nil)
+	_ transport.Hastener   = (*conn)(nil)
+	_ transport.Checker    = (*conn)(nil)
+	_ transport.Satellites = (*conn)(nil)
+
+	_ transport.SubscriptionVerifier = (*conn)(nil)
+)
+
 // conn is an open transport. Its parts share the core.
 type conn struct {
 	*core

@@ -187,11 +187,11 @@ func (s *schema) installKey() string {
 	return `hashtextextended(` + literal("holdfast install "+s.Schema) + `, 0)`
 }
 
-// inboxes returns the table with the versions of inboxes. It is not that of queues: programs of an
+// inboxVersions returns the table with the versions of inboxes. It is not that of queues: programs of an
 // earlier version remove expired rows from every name in that table.
 func (s *schema) inboxVersions() string { return quote(s.Schema, dialect.InboxTable) }
 
-// records returns the table of records.
+// recordTable returns the table of records.
 func (s *schema) recordTable() string { return quote(s.Schema, dialect.RecordTable) }
 
 // heardOf returns the channel of each of queues, and its name in notifications.

@@ -31,6 +31,7 @@ var (
 	_ transport.Blocker    = (*conn)(nil)
 	_ transport.Warner     = (*conn)(nil)
 	_ transport.Translator = (*conn)(nil)
+	_ transport.Checker    = (*conn)(nil)
 
 	_ transport.ConnectionReporter = (*conn)(nil)
 )

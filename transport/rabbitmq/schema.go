@@ -34,7 +34,7 @@ type topology interface {
 	unsubscribe(ch *amqp.Channel, queue, name string) error
 }
 
-// schema declares, compares and removes queues and exchanges.
+// schema names the queues and exchanges of a plan, and compares them.
 type schema struct {
 	channels
 

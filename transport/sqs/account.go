@@ -355,7 +355,5 @@ func (a *account) hasDeadLetters(queues []transport.Queue) bool {
 		slices.ContainsFunc(queues, func(q transport.Queue) bool { return !q.Shared })
 }
 
-var _ transport.DerivedSubscriber = (*account)(nil)
-
 // SubscribesDerived implements [transport.DerivedSubscriber].
 func (a *account) SubscribesDerived() bool { return a.cfg.EventTopics != AllTopics }

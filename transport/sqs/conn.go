@@ -12,7 +12,15 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-var _ transport.Conn = (*conn)(nil)
+var (
+	_ transport.Conn       = (*conn)(nil)
+	_ transport.Installer  = (*conn)(nil)
+	_ transport.Subscriber = (*conn)(nil)
+	_ transport.Satellites = (*conn)(nil)
+	_ transport.Checker    = (*conn)(nil)
+
+	_ transport.DerivedSubscriber = (*conn)(nil)
+)
 
 // conn is an open transport. Its parts share the account.
 type conn struct {
