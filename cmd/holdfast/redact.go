@@ -98,11 +98,6 @@ func secrets(rawURL string) []string {
 	return found
 }
 
-// secretless returns text without passwords.
-func (a *app) secretless(text string) string {
-	return redact(redact(text, a.transportURL()), a.databaseURL())
-}
-
 // logOff is the level that silences the log.
 const logOff = "off"
 

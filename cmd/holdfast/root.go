@@ -256,3 +256,8 @@ func (a *app) section(title, text string) {
 		fmt.Fprintf(a.out, "\n%s:\n  %s\n", printable(title), strings.ReplaceAll(text, "\n", "\n  "))
 	}
 }
+
+// secretless returns text without passwords.
+func (a *app) secretless(text string) string {
+	return redact(redact(text, a.transportURL()), a.databaseURL())
+}
