@@ -168,8 +168,8 @@ func (s *Session) drop(m work.Mark) {
 
 // CancelTimer removes the waiting timer with the name. If no timer waits, CancelTimer returns nil.
 // The removal is part of the commit of the handled message, in the order of the handler's calls: a
-// timer that is set afterwards waits. A timer that was due before the commit may be on its way, and
-// is handled.
+// timer that is set after the removal waits. A timer that was due before the commit may be sent
+// already, and is handled.
 func (s *Session) CancelTimer(_ context.Context, name string) error {
 	return s.cancelTimer(timer.Name{Name: name})
 }

@@ -166,7 +166,8 @@ func (s *satellites) all() []source {
 	return slices.Clone(s.sources)
 }
 
-// accepting returns the queue to which the endpoint may send messages that wait; "" for none.
+// accepting returns the queue that takes the endpoint's waiting messages; "" if there is no such
+// queue.
 func (s *satellites) accepting() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -495,8 +495,8 @@ func JoinTypes(names ...string) string {
 }
 
 // CheckTypes returns an error for the names of a message, most concrete first, if a receiver cannot
-// read them: [TypeNames] does not return them from the value of [JoinTypes], or they are not valid
-// UTF-8. Each name must be readable with an assembly, too.
+// read the names: [TypeNames] does not return the names from the value of [JoinTypes], or a name is
+// not valid UTF-8. Each name must be readable with an assembly, too.
 func CheckTypes(names ...string) error {
 	for _, name := range names {
 		if !utf8.ValidString(name) {

@@ -156,8 +156,8 @@ const (
 	KindException
 	// KindFault describes a failed message in an error queue.
 	KindFault
-	// KindReceipt describes another fact about one received message: where it failed, where it was
-	// processed, the saga or the job that it is for.
+	// KindReceipt describes another fact about one received message: the queue of the failure, the
+	// endpoint that processed the message, the saga or the job of the message.
 	KindReceipt
 )
 

@@ -327,7 +327,7 @@ func (a *errorCommands) printRecord(r *errorqueue.Record) {
 	a.body(r.Body)
 }
 
-// fields returns a line for each field, by name, without those that have a section of their own.
+// fields returns a line for each field, by name, except the fields with a section of their own.
 func fields(all map[string]string) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(all)) {

@@ -267,9 +267,9 @@ func (m *mixture) createAsBefore(ctx context.Context) {
 }
 
 // verify compares the results, the copies in the error queue and the attempts with the
-// configuration. A process that ends interrupts the attempts that it makes at this moment, and each
-// of them is made again. On RabbitMQ it also loses acknowledgements that were not applied yet, and
-// the broker delivers these messages again: then there are several copies, each with its attempts.
+// configuration. A process that ends interrupts its attempts, and each of these attempts is made
+// again. On RabbitMQ the process also loses acknowledgements that were not applied yet, and the
+// broker delivers these messages again: then a message has several copies, each with its attempts.
 func (m *mixture) verify(sent, given map[int]int) {
 	m.t.Helper()
 	const (

@@ -104,8 +104,8 @@ func carrier(m *transport.Message, full header.Map) *transport.Message {
 	return &c
 }
 
-// Unpacked returns the message that a received one is a packed copy of, and any other message as it
-// is. One that cannot be unpacked is undecodable.
+// Unpacked returns the original of a packed copy, and any other message unchanged. A copy that
+// cannot be unpacked is undecodable.
 func Unpacked(m *transport.Message) *transport.Message {
 	value, ok := m.Headers.Lookup(header.HoldfastReceived)
 	if !ok || m.Undecodable != nil {
@@ -209,8 +209,8 @@ const (
 // ForErrorQueue returns the candidates of the copy of a message for an error queue, the best first.
 // m has the received headers, and full are the fault headers. The candidates share the memory of m.
 //
-// The last candidate names no queue to which the message could be returned. It is for a broker that
-// has no room for a packed one either.
+// The last candidate names no queue to which the message could be returned. The candidate is for a
+// broker that has no room for a packed copy either.
 func ForErrorQueue(m *transport.Message, full header.Map) iter.Seq2[Form, *transport.Message] {
 	return func(yield func(Form, *transport.Message) bool) {
 		_ = yield(Full, with(m, full)) &&

@@ -446,7 +446,8 @@ func (b *Book) signal() {
 
 // Row is a stored message that was postponed.
 type Row struct {
-	// Handle is that with which the row can be called before it is due; "" if it cannot.
+	// Handle is the handle that makes the row visible before the row is due; "" if the row has no
+	// handle.
 	Handle string
 	// Due is when it returns.
 	Due time.Time

@@ -429,8 +429,8 @@ func SharedCopy(m *transport.Message) *transport.Message {
 // is created anew.
 const numberedID = "native:"
 
-// IsNamed reports whether the sender has given the message its id, so that each other message has
-// another id.
+// IsNamed reports whether the sender of the message has chosen the id, so that no two messages
+// share the id.
 func IsNamed(id string) bool {
 	return id != "" && !strings.HasPrefix(id, numberedID) && !transport.IsContentID(id)
 }

@@ -69,8 +69,8 @@ func (r *run) parked(ctx context.Context) (found []parkedMessage, err error) {
 	return found, err
 }
 
-// Receipt is the message that a handler sends by its outbox. Each attempt to handle a job gives it
-// another id.
+// Receipt is the message that a handler sends by its outbox. Each attempt to handle a job sends a
+// receipt with a new id.
 type Receipt struct{ N int }
 
 const receiptType = "Holdfast.Torture.Receipt"
