@@ -35,9 +35,12 @@ func TestAListingGoesOnBehindNewMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		cur := browseFake(t, f)
-		f.come = [][]types.Message{
-			{sentIn("old-1", -time.Minute)}, {sentIn("new-1", time.Minute), sentIn("new-2", time.Minute)}, {}, {sentIn("old-2", -time.Minute)},
-		}
+		f.comes(
+			[]types.Message{sentIn("old-1", -time.Minute)},
+			[]types.Message{sentIn("new-1", time.Minute), sentIn("new-2", time.Minute)},
+			nil,
+			[]types.Message{sentIn("old-2", -time.Minute)},
+		)
 		var ids []string
 		for {
 			ms, err := cur.Next(t.Context(), 100)
@@ -55,11 +58,11 @@ func TestAListingGoesOnBehindNewMessages(t *testing.T) {
 			t.Errorf("listed %q", ids)
 		}
 		for range 1000 { // messages arrive for ever
-			f.come = append(f.come, []types.Message{sentIn("new", time.Minute)})
+			f.comes([]types.Message{sentIn("new", time.Minute)})
 		}
 		cur = browseFake(t, f)
-		if ms, err := cur.Next(t.Context(), 100); len(ms) > 0 || err != nil || len(f.come) < 900 {
-			t.Errorf("%d messages, %v, and %d answers left: a listing ends", len(ms), err, len(f.come))
+		if ms, err := cur.Next(t.Context(), 100); len(ms) > 0 || err != nil || f.unreceived() < 900 {
+			t.Errorf("%d messages, %v, and %d answers left: a listing ends", len(ms), err, f.unreceived())
 		}
 	})
 }
@@ -70,7 +73,7 @@ func TestAListingKeepsNoBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		cur := browseFake(t, f)
-		f.come = [][]types.Message{{sentIn("a", -time.Minute), sentIn("late", time.Minute)}, {sentIn("b", -time.Minute)}}
+		f.comes([]types.Message{sentIn("a", -time.Minute), sentIn("late", time.Minute)}, []types.Message{sentIn("b", -time.Minute)})
 		var all []*transport.Message
 		for range 2 {
 			ms, err := cur.Next(t.Context(), 1)
@@ -87,14 +90,14 @@ func TestAListingKeepsNoBodies(t *testing.T) {
 		if string(all[0].Body) != "a body" || all[0].Headers.Len() == 0 {
 			t.Errorf("a message that the caller keeps has changed: %+v", all[0])
 		}
-		if err := cur.Take(t.Context(), all[1], nil); err != nil || !slices.Equal(f.deleted, []string{"b/1"}) {
-			t.Errorf("Take: %v, deleted %q", err, f.deleted)
+		if err := cur.Take(t.Context(), all[1], nil); err != nil || !slices.Equal(f.deletions(), []string{"b/1"}) {
+			t.Errorf("Take: %v, deleted %q", err, f.deletions())
 		}
 		if err := cur.Close(); err != nil {
 			t.Error(err)
 		}
-		if _, ok := f.hidden["a/1"]; !ok || len(f.hidden) != 2 {
-			t.Errorf("released %v, want all that were not taken", f.hidden)
+		if _, ok := f.hides()["a/1"]; !ok || len(f.hides()) != 2 {
+			t.Errorf("released %v, want all that were not taken", f.hides())
 		}
 	})
 }

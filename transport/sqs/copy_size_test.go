@@ -23,8 +23,8 @@ func TestCopiesHaveNoBoundForHeaders(t *testing.T) {
 		t.Errorf("a sent message: %v", err)
 	}
 	op.Message.NativeID = "native-m"
-	if _, err := c.Dispatch(t.Context(), []transport.Operation{op}); err != nil || len(f.sent) != 1 {
-		t.Errorf("a copy: %v, %d sent", err, len(f.sent))
+	if _, err := c.Dispatch(t.Context(), []transport.Operation{op}); err != nil || len(f.sends()) != 1 {
+		t.Errorf("a copy: %v, %d sent", err, len(f.sends()))
 	}
 	op.Message.Headers.Set("Foreign", strings.Repeat("x", 2<<20))
 	if _, err := c.Dispatch(t.Context(), []transport.Operation{op}); !errors.Is(err, transport.ErrTooLarge) {

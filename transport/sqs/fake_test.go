@@ -3,9 +3,11 @@ package sqs
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,8 +29,8 @@ import (
 type fake struct {
 	queueAPI
 
-	mu       sync.Mutex // guards what follows
-	come     [][]types.Message
+	mu       sync.Mutex        // guards what follows
+	come     [][]types.Message // answers of the queue "in"
 	sent     []types.SendMessageBatchRequestEntry
 	deleted  []string // receipt handles
 	hidden   map[string]int32
@@ -41,9 +43,14 @@ type fake struct {
 	onReceive      func() error
 	// attributes are those of every queue.
 	attributes map[string]string
+	// latency is how long each request lasts.
+	latency time.Duration
 }
 
 func (f *fake) count(what string) int {
+	if f.latency > 0 {
+		<-time.After(f.latency)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.requests == nil {
@@ -74,7 +81,7 @@ func (f *fake) ReceiveMessage(ctx context.Context, in *sqs.ReceiveMessageInput, 
 		}
 	}
 	f.mu.Lock()
-	if len(f.come) > 0 {
+	if len(f.come) > 0 && strings.HasSuffix(*in.QueueUrl, "/in") {
 		ms := f.come[0]
 		f.come = f.come[1:]
 		f.mu.Unlock()
@@ -167,10 +174,45 @@ func entryFailure(code, message string, ours bool) types.BatchResultErrorEntry {
 	return types.BatchResultErrorEntry{Code: &code, Message: &message, SenderFault: ours}
 }
 
+// comes adds answers to requests for messages. A receiver and a connection ask in the background: a
+// test reads and changes a fake that is in use through its methods alone.
+func (f *fake) comes(answers ...[]types.Message) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.come = append(f.come, answers...)
+}
+
+// unreceived returns how many answers are left.
+func (f *fake) unreceived() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.come)
+}
+
+// requested returns how many requests of a kind there were.
+func (f *fake) requested(what string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.requests[what]
+}
+
+func (f *fake) sends() []types.SendMessageBatchRequestEntry {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.sent)
+}
+
 func (f *fake) deletions() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.deleted)
+}
+
+// hides returns for how many seconds messages are hidden, by their receipt handles.
+func (f *fake) hides() map[string]int32 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.hidden)
 }
 
 // answer is an error as the SDK makes it of an answer with this status.
@@ -218,9 +260,22 @@ func openFakeReceiver(t *testing.T, c *conn) *receiver {
 
 // came returns the nth delivery of a message.
 func came(id string, n int) types.Message {
+	return cameWith(id, n, header.New(header.Field{Name: header.MessageID, Value: id}), []byte("a body"))
+}
+
+// cameAs returns the first delivery of a message of a type, with an empty JSON object.
+func cameAs(id, messageType string) types.Message {
+	return cameWith(id, 1, header.New(
+		header.Field{Name: header.MessageID, Value: id},
+		header.Field{Name: header.ContentType, Value: "application/json"},
+		header.Field{Name: header.EnclosedMessageTypes, Value: messageType},
+	), []byte("{}"))
+}
+
+func cameWith(id string, n int, h header.Map, body []byte) types.Message {
 	return types.Message{
 		MessageId: aws.String("native-" + id), ReceiptHandle: aws.String(fmt.Sprint(id, "/", n)),
-		Body:       aws.String(wrap(header.New(header.Field{Name: header.MessageID, Value: id}), []byte("a body"))),
+		Body:       aws.String(wrap(h, body)),
 		Attributes: map[string]string{receiveCount: strconv.Itoa(n), sentTimestamp: strconv.FormatInt(time.Now().UnixMilli(), 10)},
 	}
 }

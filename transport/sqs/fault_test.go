@@ -33,8 +33,8 @@ func TestEntriesThatAWSFailedAreSentOnceMoreAlone(t *testing.T) {
 	if !strings.Contains(err.Error(), "InvalidMessageContents") {
 		t.Errorf("the error does not say why: %v", err)
 	}
-	if f.requests["send"] != 2 || len(f.sent) != 2 {
-		t.Errorf("%d requests, %d messages sent, want 2 and 2", f.requests["send"], len(f.sent))
+	if f.requested("send") != 2 || len(f.sends()) != 2 {
+		t.Errorf("%d requests, %d messages sent, want 2 and 2", f.requested("send"), len(f.sends()))
 	}
 }
 
@@ -49,8 +49,8 @@ func TestABadEntryFailsNoOtherOfARefusedRequest(t *testing.T) {
 	c := openFake(t, f, nil)
 	_, err := c.Dispatch(t.Context(), []transport.Operation{send("a"), send("b"), send("c")})
 	failedOnly(t, err, 1)
-	if len(f.sent) != 2 {
-		t.Errorf("%d messages sent, want 2", len(f.sent))
+	if len(f.sends()) != 2 {
+		t.Errorf("%d messages sent, want 2", len(f.sends()))
 	}
 }
 
@@ -95,8 +95,8 @@ func TestErrorsOfASendSayWhatIsKnown(t *testing.T) {
 			if throttled(test.err) {
 				want = tries
 			}
-			if f.requests["send"] != want {
-				t.Errorf("%d requests, want %d", f.requests["send"], want)
+			if f.requested("send") != want {
+				t.Errorf("%d requests, want %d", f.requested("send"), want)
 			}
 		})
 	}
@@ -141,8 +141,7 @@ func TestFailedCompletionsAreRepeatedAndOthersStand(t *testing.T) {
 	if !errors.Is(errs[2], transport.ErrLeaseLost) {
 		t.Errorf("one whose receipt handle is not valid any more: %v, want ErrLeaseLost", errs[2])
 	}
-	slices.Sort(f.deleted)
-	if diff := cmp.Diff([]string{"a/1", "b/1"}, f.deleted); diff != "" {
+	if diff := cmp.Diff([]string{"a/1", "b/1"}, slices.Sorted(slices.Values(f.deletions()))); diff != "" {
 		t.Errorf("deleted (-want +got):\n%s", diff)
 	}
 }
@@ -233,10 +232,10 @@ func TestACompletionAfterTheLeaseDeletesNothing(t *testing.T) {
 		if err := ds[0].Retry(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
 			t.Errorf("Retry: %v, want ErrLeaseLost", err)
 		}
-		if n := f.requests["delete"] + f.requests["hide"]; n > 0 {
+		if n := f.requested("delete") + f.requested("hide"); n > 0 {
 			t.Errorf("%d requests went to SQS for a message that is not ours", n)
 		}
-		f.come = [][]types.Message{{came("a", 2)}}
+		f.comes([]types.Message{came("a", 2)})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if ds, err := r.Receive(ctx, 10); err == nil {
@@ -269,7 +268,7 @@ func TestOfTwoDeliveriesTheLaterOneHoldsTheMessage(t *testing.T) {
 	if err := both[1].Complete(t.Context()); err != nil {
 		t.Errorf("the later one: %v", err)
 	}
-	if diff := cmp.Diff([]string{"a/2"}, f.deleted); diff != "" {
+	if diff := cmp.Diff([]string{"a/2"}, f.deletions()); diff != "" {
 		t.Errorf("deleted (-want +got):\n%s", diff)
 	}
 }
@@ -303,7 +302,7 @@ func TestLeasesAreRenewedTenInARequestUpToTwelveHours(t *testing.T) {
 			for i := range 10 {
 				ms = append(ms, came(fmt.Sprint(part, i), 1))
 			}
-			f.come = append(f.come, ms)
+			f.comes(ms)
 		}
 		const lease = time.Hour
 		c := openFake(t, f, func(cfg *Transport) { cfg.Lease = lease })
@@ -318,17 +317,17 @@ func TestLeasesAreRenewedTenInARequestUpToTwelveHours(t *testing.T) {
 		}
 		received := time.Now()
 		for time.Since(received) < maxHold-time.Minute {
-			before := f.requests["hide"]
+			before := f.requested("hide")
 			for i, err := range r.Renew(t.Context(), all) {
 				if err != nil {
 					t.Fatalf("after %v: delivery %d: %v", time.Since(received), i, err)
 				}
 			}
-			if n := f.requests["hide"] - before; n != 3 {
+			if n := f.requested("hide") - before; n != 3 {
 				t.Fatalf("%d requests for 30 leases", n)
 			}
-			if left := maxHold - time.Since(received); left < lease && f.hidden["00/1"] > int32(left/time.Second) {
-				t.Errorf("hidden for %d s more, when SQS allows for %v", f.hidden["00/1"], left)
+			if left := maxHold - time.Since(received); left < lease && f.hides()["00/1"] > int32(left/time.Second) {
+				t.Errorf("hidden for %d s more, when SQS allows for %v", f.hides()["00/1"], left)
 			}
 			pass(lease / 3)
 		}
@@ -381,7 +380,7 @@ func TestDelaysNeverExceedWhatSQSTakes(t *testing.T) {
 	_, err := c.Dispatch(t.Context(), ops)
 	failedOnly(t, err, 2)
 	var got []int32
-	for _, e := range f.sent {
+	for _, e := range f.sends() {
 		got = append(got, e.DelaySeconds)
 	}
 	slices.Sort(got)
@@ -398,7 +397,7 @@ func TestCloseReleasesTenMessagesInARequest(t *testing.T) {
 		for i := range 10 {
 			ms = append(ms, came(fmt.Sprint(part, i), 1))
 		}
-		f.come = append(f.come, ms)
+		f.comes(ms)
 	}
 	c := openFake(t, f, nil)
 	r := openFakeReceiver(t, c)
@@ -410,7 +409,7 @@ func TestCloseReleasesTenMessagesInARequest(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if len(f.hidden) != 20 || f.requests["hide"] != 2 {
-		t.Errorf("%d messages went back in %d requests, want 20 in 2", len(f.hidden), f.requests["hide"])
+	if len(f.hides()) != 20 || f.requested("hide") != 2 {
+		t.Errorf("%d messages went back in %d requests, want 20 in 2", len(f.hides()), f.requested("hide"))
 	}
 }

@@ -265,21 +265,6 @@ func rawTurn(ctx context.Context, c *awssqs.Client, in, out *string) error {
 	return err
 }
 
-// A thousand messages take a hundred requests of each kind at best, and 305 to 350 where nothing
-// else goes on; on a busy machine more are sent before they are full. With one completion in a
-// request they would take 1,200.
-func TestAThousandMessagesTakeFewRequests(t *testing.T) {
-	t.Parallel()
-	const messages, most = 1000, 500
-	w := newWorld(t, messages)
-	w.run(32)
-	n, of := w.calls.total()
-	t.Logf("%d requests for %d messages: %s", n, messages, of)
-	if n > most {
-		t.Errorf("%d requests for %d messages, want at most %d", n, messages, most)
-	}
-}
-
 func BenchmarkLoop(b *testing.B) {
 	for _, c := range []int{1, 32, 100} {
 		for name, run := range map[string]func(*world, int){"endpoint": (*world).run, "raw": (*world).raw} {

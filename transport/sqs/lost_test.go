@@ -47,13 +47,13 @@ func TestALeaseThatRanOutIsNotHeldAnyMore(t *testing.T) {
 				if err := tell(r, d); !errors.Is(err, transport.ErrLeaseLost) {
 					t.Errorf("%v, want ErrLeaseLost", err)
 				}
-				if held, open := heldBy(r); held != 0 || open != 0 || f.requests["hide"] > 0 {
-					t.Errorf("%d are held, %d of them open, and %d requests were made; want none", held, open, f.requests["hide"])
+				if held, open := heldBy(r); held != 0 || open != 0 || f.requested("hide") > 0 {
+					t.Errorf("%d are held, %d of them open, and %d requests were made; want none", held, open, f.requested("hide"))
 				}
 				if err := d.Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
 					t.Errorf("Complete: %v, want ErrLeaseLost", err)
 				}
-				f.come = [][]types.Message{{came("a", 2), came("b", 1)}}
+				f.comes([]types.Message{came("a", 2), came("b", 1)})
 				if got := receiveOne(t, r).Message().ID; got != "b" {
 					t.Errorf("%q came, which had been handled", got)
 				}
@@ -117,7 +117,7 @@ func TestALostEarlyCompletionIsNoCompletion(t *testing.T) {
 				if err := d.Complete(t.Context()); !errors.Is(err, transport.ErrLeaseLost) {
 					t.Errorf("Complete: %v, want ErrLeaseLost", err)
 				}
-				f.come = [][]types.Message{{came("a", 2)}}
+				f.comes([]types.Message{came("a", 2)})
 				if err := receiveOne(t, r).Complete(t.Context()); err != nil || !slices.Contains(f.deletions(), "a/2") {
 					t.Errorf("the second delivery: %v", err)
 				}

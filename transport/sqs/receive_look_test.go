@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 
@@ -37,6 +38,7 @@ func (l *log) Write(b []byte) (int, error) {
 // wait returns the log as soon as it has a text.
 func (l *log) wait(t *testing.T, want string) string {
 	t.Helper()
+	late := time.After(patience)
 	for {
 		l.mu.Lock()
 		text := l.text.String()
@@ -46,7 +48,7 @@ func (l *log) wait(t *testing.T, want string) string {
 		}
 		select {
 		case <-l.wrote:
-		case <-t.Context().Done():
+		case <-late:
 			t.Fatalf("the log does not say %q: %s", want, text)
 		}
 	}

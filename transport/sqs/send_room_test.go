@@ -71,10 +71,10 @@ func TestACopyOfEverySizeThatSQSTakesHasRoom(t *testing.T) {
 				if _, err := c.Dispatch(t.Context(), []transport.Operation{copied(r, 16<<10)}); err != nil {
 					t.Fatal(err)
 				}
-				if size := sizeOf(f.sent[0]); size > limit {
+				if size := sizeOf(f.sends()[0]); size > limit {
 					t.Errorf("%d bytes are sent, SQS takes %d", size, limit)
 				}
-				got := decode(asReceived(f.sent[0]))
+				got := decode(asReceived(f.sends()[0]))
 				if got.Undecodable != nil || string(got.Body) != string(r.Body) || got.ID != r.ID || got.Headers.Get("Fault") == "" {
 					t.Errorf("%d bytes come as %d, id %q, %v", len(r.Body), len(got.Body), got.ID, got.Undecodable)
 				}
@@ -121,8 +121,8 @@ func TestAQueueWithASmallerLimitIsAskedForIt(t *testing.T) {
 			t.Errorf("%v, want a TooLargeError with the limit of the queue", err)
 		}
 	}
-	if len(f.sent) != 2 || f.requests["attributes"] != 1 {
-		t.Errorf("%d messages were sent, the queue was asked %d times", len(f.sent), f.requests["attributes"])
+	if len(f.sends()) != 2 || f.requested("attributes") != 1 {
+		t.Errorf("%d messages were sent, the queue was asked %d times", len(f.sends()), f.requested("attributes"))
 	}
 }
 
@@ -143,7 +143,7 @@ func TestARefusalForTheSizeIsRemembered(t *testing.T) {
 			t.Errorf("%v, want a TooLargeError of 1024 bytes", err)
 		}
 	}
-	if n := f.requests["send"]; n != 1 {
+	if n := f.requested("send"); n != 1 {
 		t.Errorf("%d requests, want one: the limit is known then", n)
 	}
 }
@@ -199,11 +199,11 @@ func TestAttributesOfOtherTypesAreKeptInADelay(t *testing.T) {
 	m := came("m", 1)
 	m.MessageAttributes = strangers()
 	d, _ := in.take(&m, &poll{asking: asking{lease: c.cfg.Lease}, came: time.Now()})
-	if err := in.delay(t.Context(), d, &m, time.Now().Add(time.Minute)); err != nil && len(f.sent) == 0 {
+	if err := in.delay(t.Context(), d, &m, time.Now().Add(time.Minute)); err != nil && len(f.sends()) == 0 {
 		t.Fatal(err)
 	}
 	for name, want := range strangers() {
-		a := f.sent[0].MessageAttributes[name]
+		a := f.sends()[0].MessageAttributes[name]
 		if value(a.DataType) != *want.DataType || value(a.StringValue) != value(want.StringValue) || string(a.BinaryValue) != string(want.BinaryValue) {
 			t.Errorf("%s is sent as %v %q %v", name, value(a.DataType), value(a.StringValue), a.BinaryValue)
 		}
@@ -229,7 +229,7 @@ func TestBinaryAttributesSurviveMoves(t *testing.T) {
 				if _, err := c.Dispatch(t.Context(), []transport.Operation{op}); err != nil {
 					t.Fatal(err)
 				}
-				e := f.sent[len(f.sent)-1]
+				e := f.sends()[len(f.sends())-1]
 				for name, value := range want {
 					if got := e.MessageAttributes[name]; string(got.BinaryValue) != string(value) || name == "picture" && *got.DataType != "Binary.png" {
 						t.Errorf("move %d: attribute %s is %v", move, name, got)
