@@ -64,7 +64,7 @@ unit: go ## The tests that need no broker, with -race
 
 .PHONY: test
 test: go ## All that must hold at every commit, on real brokers; installs and starts what is missing
-	scripts/test.sh test 'make test$(if $(RACE), RACE=$(RACE))' pkgname '$(PACKAGES)' -count=1 -p=$(BESIDE) -timeout=30m $(ONLY)
+	scripts/test.sh test 'make test$(if $(RACE), RACE=$(RACE))' pkgname '$(PACKAGES)' -count=1 -p=$(BESIDE) -timeout=20m $(ONLY)
 
 .PHONY: test-race
 test-race: ## make test with -race

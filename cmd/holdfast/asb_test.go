@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -139,15 +140,13 @@ func TestDeadLettersAreListedReturnedAndDiscarded(t *testing.T) {
 // waitForDeadLetters asks until the broker has so many.
 func waitForDeadLetters(t *testing.T, client *admin.Client, want int32) {
 	t.Helper()
-	for t.Context().Err() == nil {
+	until(t, fmt.Sprintf("%d dead letters", want), func() bool {
 		found, err := client.GetQueueRuntimeProperties(t.Context(), "sales", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if found.DeadLetterMessageCount == want {
-			return
-		}
-	}
+		return found.DeadLetterMessageCount == want
+	})
 }
 
 func TestServiceBusCommandsSayWhatIsWrong(t *testing.T) {

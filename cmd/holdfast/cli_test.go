@@ -65,6 +65,17 @@ func must(t *testing.T, input string, args ...string) string {
 	return out
 }
 
+// until asks until the answer is yes. The bound is for a hang: a package that does not end hides the
+// results of its other tests.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for began := time.Now(); !is(); {
+		if time.Since(began) > 2*time.Minute {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
 func TestExitCodesTellWrongUsageFromFailure(t *testing.T) {
 	setenv(t, transportVar, "")
 	missing := filepath.Join(t.TempDir(), "missing", "q.db")

@@ -121,20 +121,15 @@ func (s *jobShop) enqueue(order string, opts ...schedule.Option) (id string) {
 // until lists schedules and jobs until they are as wanted.
 func (s *jobShop) until(is func(schedule.Snapshot) bool, args ...string) schedule.Snapshot {
 	s.t.Helper()
-	for {
-		var l schedule.Snapshot
+	var l schedule.Snapshot
+	until(s.t, "schedules and jobs as wanted", func() bool {
+		l = schedule.Snapshot{}
 		if err := json.Unmarshal([]byte(must(s.t, "", ofJobs(append([]string{"list", "--json"}, args...)...)...)), &l); err != nil {
 			s.t.Fatal(err)
 		}
-		if is(l) {
-			return l
-		}
-		select {
-		case <-s.t.Context().Done():
-			s.t.Fatalf("still %+v", l)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
+		return is(l)
+	})
+	return l
 }
 
 // untilJob waits until a job has a status.

@@ -172,13 +172,16 @@ func TestAContextThatEndsEndsTheLooking(t *testing.T) {
 // eventually waits until the broker has so many messages in the queue again.
 func eventually(t *testing.T, ch *amqp.Channel, want int) {
 	t.Helper()
-	for t.Context().Err() == nil {
+	for ctx := within(t); ; {
 		found, err := ch.QueueDeclarePassive("error", true, false, false, false, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if found.Messages == want {
 			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("%d messages, want %d", found.Messages, want)
 		}
 	}
 }

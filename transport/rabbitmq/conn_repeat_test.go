@@ -104,8 +104,10 @@ func TestAReceiverOutlastsTheBrokersMoment(t *testing.T) {
 		r, err := v.c.OpenReceiver(t.Context(), transport.ReceiverOptions{Queue: "sales"})
 		v.must(err)
 		r.Window(10)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		t.Cleanup(cancel)
 		for !r.(*receiver).Listening() {
-			_, err := v.c.Inspect(t.Context(), "sales")
+			_, err := v.c.Inspect(ctx, "sales")
 			v.must(err)
 		}
 	}
