@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -954,13 +955,17 @@ func TestCloseEndsAClaimWithoutAnswer(t *testing.T) {
 		f := newFake("in")
 		c := open(t, f)
 		r := receiverOf(t, c, "in")
-		c.store.Queues = &silentClaims{fake: f}
+		silent := &silentClaims{fake: f}
+		c.store.Queues = silent
 		ended := make(chan error, 1)
 		go func() {
 			_, err := r.Receive(t.Context(), 1)
 			ended <- err
 		}()
 		synctest.Wait()
+		if !silent.waits.Load() {
+			t.Fatal("no claim waits for its answer")
+		}
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
@@ -969,9 +974,13 @@ func TestCloseEndsAClaimWithoutAnswer(t *testing.T) {
 }
 
 // silentClaims is a fake that answers no claim.
-type silentClaims struct{ *fake }
+type silentClaims struct {
+	*fake
+	waits atomic.Bool
+}
 
 func (f *silentClaims) Claim(ctx context.Context, _ Claim, _ []Claimed) ([]Claimed, time.Duration, error) {
+	f.waits.Store(true)
 	<-ctx.Done()
 	return nil, 0, errUnknown
 }
