@@ -94,7 +94,6 @@ type Book struct {
 	mu       sync.Mutex // guards the rest
 	entries  map[string]*entry
 	answered time.Time // when a destination answered last
-	waiting  [2]int64  // rows of all entries, without and with audit copies alone
 	changed  chan struct{}
 }
 
@@ -271,7 +270,7 @@ func (b *Book) States() []State {
 	defer b.mu.Unlock()
 	var all []State
 	for to, e := range b.entries {
-		if b.prune(e); e.kind != Well || e.rows.len() > 0 {
+		if e.prune(); e.kind != Well || e.rows.len() > 0 {
 			all = append(all, e.state(to))
 		}
 	}
@@ -299,7 +298,7 @@ func (b *Book) entry(to string) *entry {
 func (b *Book) forgetOne() {
 	for to, e := range b.entries {
 		if !e.trial && e.slow == 0 {
-			b.drop(to, e)
+			delete(b.entries, to)
 			return
 		}
 	}
@@ -307,16 +306,9 @@ func (b *Book) forgetOne() {
 
 // tidy removes an entry without content. Called with mu held.
 func (b *Book) tidy(to string, e *entry) {
-	if e.kind == Well && e.strikes == 0 && e.slow == 0 && !e.trial && e.rows.len() == 0 && b.entries[to] == e {
+	if e.kind == Well && e.strikes == 0 && e.slow == 0 && !e.trial && e.rows.len() == 0 {
 		delete(b.entries, to)
 	}
-}
-
-func (b *Book) drop(to string, e *entry) {
-	for i, n := range e.rows.count {
-		b.waiting[i] -= n
-	}
-	delete(b.entries, to)
 }
 
 // Postpone records that a row waits for the destination.
@@ -324,7 +316,7 @@ func (b *Book) Postpone(to string, row Row) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.entry(to)
-	if b.prune(e); e.rows.len() >= maxRows {
+	if e.prune(); e.rows.len() >= maxRows {
 		return
 	}
 	if e.oldest.IsZero() || row.Stored.Before(e.oldest) {
@@ -340,7 +332,6 @@ func (b *Book) Postpone(to string, row Row) {
 		heap.Push(&e.rows.callable, w)
 	}
 	e.rows.count[w.class]++
-	b.waiting[w.class]++
 	b.signal()
 }
 
@@ -349,9 +340,11 @@ func (b *Book) Waiting() (others, audit int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, e := range b.entries {
-		b.prune(e)
+		e.prune()
+		others += e.rows.count[0]
+		audit += e.rows.count[1]
 	}
-	return b.waiting[0], b.waiting[1]
+	return others, audit
 }
 
 // Call returns the handles of rows that have to return before the rows are due: a portion for each
@@ -363,13 +356,13 @@ func (b *Book) Call() (handles []string, forgotten []State, left bool) {
 	defer b.mu.Unlock()
 	now := time.Now()
 	for to, e := range b.entries {
-		b.prune(e)
+		e.prune()
 		switch {
 		case e.kind == Well && e.slow == 0 && !e.trial:
-			handles = b.take(e, portion, handles)
+			handles = e.take(portion, handles)
 		case e.kind != Well && !e.trial && !now.Before(e.next) && now.Sub(e.called) >= calledFor:
 			e.called = now
-			handles = b.take(e, 1, handles)
+			handles = e.take(1, handles)
 		}
 		if e.kind != Well && !e.trial && e.rows.len() == 0 && now.Sub(e.next) > unknownAfter {
 			forgotten = append(forgotten, e.state(to))
@@ -387,36 +380,35 @@ func (b *Book) CallAll() (handles []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for to, e := range b.entries {
-		handles = b.take(e, len(e.rows.callable), handles)
+		handles = e.take(len(e.rows.callable), handles)
 		b.tidy(to, e)
 	}
 	return handles
 }
 
 // take removes up to n rows, and appends their handles. Called with mu held.
-func (b *Book) take(e *entry, n int, handles []string) []string {
+func (e *entry) take(n int, handles []string) []string {
 	for ; n > 0 && len(e.rows.callable) > 0; n-- {
-		handles = append(handles, b.pop(e, &e.rows.callable))
+		handles = append(handles, e.pop(&e.rows.callable))
 	}
 	return handles
 }
 
 // prune removes the rows that are due: the relay of some process receives them. Called with mu
 // held.
-func (b *Book) prune(e *entry) {
+func (e *entry) prune() {
 	now := time.Now().UnixNano()
 	for _, h := range []*byDue{&e.rows.callable, &e.rows.fixed} {
 		for len(*h) > 0 && (*h)[0].due <= now {
-			b.pop(e, h)
+			e.pop(h)
 		}
 	}
 }
 
 // pop removes the row that is due first, and returns its handle. Called with mu held.
-func (b *Book) pop(e *entry, h *byDue) (handle string) {
+func (e *entry) pop(h *byDue) (handle string) {
 	row := heap.Pop(h).(waitingRow) //nolint:errcheck // it holds nothing else
 	e.rows.count[row.class]--
-	b.waiting[row.class]--
 	if e.rows.len() == 0 && e.kind == Well {
 		e.oldest = time.Time{}
 	}
