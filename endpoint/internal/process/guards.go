@@ -66,7 +66,7 @@ func (r *roads) composeMessage(s *Shared) {
 	arrives(forwardRow, all...)  // before the rate limit: no handler receives a forwarded message
 	arrives(mayWait, &r.road)    // after forwardRow: a forwarded message does not wait
 	arrives(moveDecided, all...) // before the rate limit, for the same reason
-	if s.Throttle.Any() {
+	if len(s.Throttle) > 0 {
 		arrives(joinLimit, &r.road) // the quarantine has no rate limit
 		r.admission = append(r.admission, awaitTurn)
 		r.ends = append(r.ends, passTurn) // after giveUpKeys: the message with the next turn may need the keys

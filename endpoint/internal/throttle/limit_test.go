@@ -90,7 +90,7 @@ func TestADeferralGrowsWithTheOutageUpToABound(t *testing.T) {
 		0: 4 * time.Second, 15 * time.Second: 4 * time.Second, time.Minute: 15 * time.Second,
 		10 * time.Minute: 150 * time.Second, 24 * time.Hour: 5 * time.Minute,
 	} {
-		if got := l.deferral(noon.Add(lasted)); got != want {
+		if got := (&Turn{Limit: l}).Deferral(noon.Add(lasted)); got != want {
 			t.Errorf("after %v a message is put off for %v, want %v", lasted, got, want)
 		}
 	}

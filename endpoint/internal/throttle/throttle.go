@@ -31,38 +31,32 @@ type Shared struct {
 // WaitForReports returns when the changes of all limits have been reported.
 func (s *Shared) WaitForReports() { s.reports.Wait() }
 
-// Limits are the limits of an endpoint: one for all messages, or one for each type. The zero value
-// has no limits.
-type Limits struct {
-	all    *Limit
-	byType map[string]*Limit
-}
+// Limits are the limits of an endpoint by the types of messages. The limit for all messages has the
+// name "". A nil map has no limits.
+type Limits map[string]*Limit
 
 // New returns the limits that the configuration asks for, for messages of the types.
 func New(c recoverability.RateLimit, types []string, shared *Shared) Limits {
-	switch {
-	case c.After <= 0:
-		return Limits{}
-	case c.Scope != recoverability.ByType:
-		return Limits{all: newLimit(c, "", shared)}
+	if c.After <= 0 {
+		return nil
 	}
-	l := Limits{byType: make(map[string]*Limit, len(types))}
+	if c.Scope != recoverability.ByType {
+		types = []string{""}
+	}
+	l := make(Limits, len(types))
 	for _, name := range types {
-		l.byType[name] = newLimit(c, name, shared)
+		l[name] = newLimit(c, name, shared)
 	}
 	return l
 }
 
-// Any reports whether messages of some type are limited.
-func (l *Limits) Any() bool { return l.all != nil || len(l.byType) > 0 }
-
 // Of returns the limit of a message, or nil. typeOf returns the message's type. Of calls typeOf only
 // if each type has a limit.
-func (l *Limits) Of(typeOf func() string) *Limit {
-	if l.byType == nil {
-		return l.all
+func (l Limits) Of(typeOf func() string) *Limit {
+	if all := l[""]; all != nil {
+		return all
 	}
-	return l.byType[typeOf()]
+	return l[typeOf()]
 }
 
 // State is a limit in force.
@@ -73,17 +67,11 @@ type State struct {
 }
 
 // States returns the limits in force.
-func (l *Limits) States() (all []State) {
-	add := func(l *Limit) {
-		if since, failures := l.state(); !since.IsZero() {
-			all = append(all, State{l.Type, since, failures})
+func (l Limits) States() (all []State) {
+	for _, limit := range l {
+		if since, failures := limit.state(); !since.IsZero() {
+			all = append(all, State{limit.Type, since, failures})
 		}
-	}
-	if l.all != nil {
-		add(l.all)
-	}
-	for _, limit := range l.byType {
-		add(limit)
 	}
 	return all
 }
@@ -190,16 +178,6 @@ func (l *Limit) isExhausted(t fault.Throttled, now time.Time) bool {
 
 // maxDeferral bounds the delay of a postponed message.
 const maxDeferral = 5 * time.Minute
-
-// deferral returns for how long to postpone a message: for Delay, or a quarter of the outage up to
-// 5 minutes, whichever is longer. So the queue does not go round and round in a long outage.
-func (l *Limit) deferral(now time.Time) time.Duration {
-	since, _ := l.state()
-	if since.IsZero() {
-		return l.config.Delay
-	}
-	return max(l.config.Delay, min(now.Sub(since)/4, maxDeferral))
-}
 
 // report carries out a change of the limit since the last call, and notifies of the change. err is
 // the failure of d at the time now, or nil after a success.
@@ -321,8 +299,17 @@ func (t *Turn) Succeeded(ctx context.Context, d *settle.Delivery) {
 	}
 }
 
-// Deferral returns for how long the message is postponed, if the transport has delays.
-func (t *Turn) Deferral(now time.Time) time.Duration { return t.Limit.deferral(now) }
+// Deferral returns for how long the message is postponed, if the transport has delays: for Delay, or
+// a quarter of the outage up to 5 minutes, whichever is longer. So the queue does not go round and
+// round in a long outage.
+func (t *Turn) Deferral(now time.Time) time.Duration {
+	delay := t.Limit.config.Delay
+	since, _ := t.Limit.state()
+	if since.IsZero() {
+		return delay
+	}
+	return max(delay, min(now.Sub(since)/4, maxDeferral))
+}
 
 // Headers returns the headers of the copy that postpones the message of d, with no retry used up.
 func (t *Turn) Headers(d *settle.Delivery) header.Map {
