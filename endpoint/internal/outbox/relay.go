@@ -206,7 +206,6 @@ type tokens struct {
 	relay        *Relay
 	mu           sync.Mutex // guards the rest
 	active, held bool
-	stray        bool
 }
 
 // idle returns the token of a batch that is being sent.
@@ -224,22 +223,22 @@ func (t *tokens) idle() {
 func (t *tokens) yield() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.held || t.stray || t.relay.InOrder {
+	if !t.held || t.relay.InOrder {
 		return
 	}
 	if t.relay.stray.Add(1) > relayStray {
 		t.relay.stray.Add(-1)
 		return
 	}
-	t.stray = true
 	t.give()
 }
 
-// end returns what the batch still holds.
+// end returns the tokens of the batch. A batch without its tokens is a stray batch: yield has
+// returned them.
 func (t *tokens) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.stray {
+	if !t.held {
 		t.relay.stray.Add(-1)
 	}
 	t.give()
