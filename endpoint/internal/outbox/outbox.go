@@ -231,14 +231,10 @@ func (o *Outbox) Apart(
 	if !slices.ContainsFunc(ops, work.IsTimer) && len(cancelled) == 0 {
 		return ops, nil
 	}
-	var rest, timers []transport.Operation
-	for _, op := range ops {
-		if work.IsTimer(op) {
-			timers = append(timers, op)
-		} else {
-			rest = append(rest, op)
-		}
-	}
+	rest := slices.DeleteFunc(slices.Clone(ops), work.IsTimer)
+	timers := slices.DeleteFunc(slices.Clone(ops), func(op transport.Operation) bool {
+		return !work.IsTimer(op)
+	})
 	if err := o.destinations.check(ctx, timers); err != nil {
 		return nil, err
 	}
