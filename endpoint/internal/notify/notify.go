@@ -29,23 +29,29 @@ type Notifier struct {
 	log       *slog.Logger
 	calls     *overdue.Watch
 
-	order      order
 	running    atomic.Int32 // calls of the functions, the calls that were given up included
 	unreported atomic.Int32 // notifications of messages that have not returned
+	waiting    atomic.Int32 // places that wait for the place before
+
+	mu   sync.Mutex // guards last
+	last map[failurelog.Key]*Place
 }
 
 // New returns the notifier of functions, whose calls are counted by calls.
 func New(
 	functions []func(context.Context, recoverability.Notification), log *slog.Logger, calls *overdue.Watch,
 ) *Notifier {
-	n := &Notifier{functions: functions, log: log, calls: calls}
+	n := &Notifier{
+		functions: functions, log: log, calls: calls, last: map[failurelog.Key]*Place{},
+	}
 	for i := range functions {
 		n.names = append(n.names, fmt.Sprintf("function %d of Config.Notify", i+1))
 	}
 	return n
 }
 
-// Notify calls the functions, and returns when all have returned, or after [Timeout].
+// Notify calls the functions, and returns when all have returned, or after [Timeout]. Each
+// notification has a Failure.
 func (n *Notifier) Notify(ctx context.Context, note recoverability.Notification) {
 	if len(n.functions) == 0 {
 		return
@@ -62,7 +68,7 @@ func (n *Notifier) Notify(ctx context.Context, note recoverability.Notification)
 	go func() {
 		defer n.running.Add(-1)
 		defer close(done)
-		n.begin(call, note)
+		n.calls.Begin(call, note.Failure.Queue, note.Failure.MessageID, goroutines.ID())
 		defer n.calls.End(call)
 		for i, f := range n.functions {
 			call.EnterFunction(&n.names[i])
@@ -76,16 +82,6 @@ func (n *Notifier) Notify(ctx context.Context, note recoverability.Notification)
 		n.log.WarnContext(ctx, "a function of Config.Notify has not returned: continuing without it",
 			slog.String("kind", string(note.Kind)))
 	}
-}
-
-// begin has the watch count the call of the functions for a notification.
-func (n *Notifier) begin(call *overdue.Call, note recoverability.Notification) {
-	queue, message := "", ""
-	if note.Failure != nil {
-		queue, message = note.Failure.Queue, note.Failure.MessageID
-	}
-	call.EnterFunction(&n.names[0])
-	n.calls.Begin(call, queue, message, goroutines.ID())
 }
 
 // call calls one function, which may panic.
@@ -118,7 +114,16 @@ func (n *Notifier) Outage(ctx context.Context, queue string, err error) {
 // Next returns the next place in the order of the notifications of a message. Next is called before
 // the message is settled: afterwards the next attempt may take its place first. Each place must be
 // ended, by End or Report.
-func (n *Notifier) Next(key failurelog.Key) *Place { return n.order.next(key) }
+func (n *Notifier) Next(key failurelog.Key) *Place {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := &Place{of: n, key: key, over: make(chan struct{})}
+	if last := n.last[key]; last != nil {
+		p.before = last.over
+	}
+	n.last[key] = p
+	return p
+}
 
 // Reporter is a message that reports to a [Notifier].
 type Reporter interface {
@@ -152,34 +157,12 @@ const (
 	maxUnreturned = 100
 )
 
-// order keeps the notifications of one message in order.
-type order struct {
-	waiting atomic.Int32
-	mu      sync.Mutex // guards the rest
-	last    map[failurelog.Key]*Place
-}
-
 // Place is the place of an attempt in the order of the notifications of a message.
 type Place struct {
-	order  *order
+	of     *Notifier
 	key    failurelog.Key
 	before <-chan struct{} // closed when the place before has ended; nil for the first
 	over   chan struct{}
-}
-
-// next returns the next place for key.
-func (o *order) next(key failurelog.Key) *Place {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	p := &Place{order: o, key: key, over: make(chan struct{})}
-	if last := o.last[key]; last != nil {
-		p.before = last.over
-	}
-	if o.last == nil {
-		o.last = map[failurelog.Key]*Place{}
-	}
-	o.last[key] = p
-	return p
 }
 
 // Wait waits for the places before, for a limited time and in a limited number of attempts: a
@@ -188,8 +171,8 @@ func (p *Place) Wait() {
 	if p.before == nil {
 		return
 	}
-	defer p.order.waiting.Add(-1)
-	if p.order.waiting.Add(1) > maxUnreturned {
+	defer p.of.waiting.Add(-1)
+	if p.of.waiting.Add(1) > maxUnreturned {
 		return
 	}
 	timeout := time.NewTimer(Timeout)
@@ -202,10 +185,10 @@ func (p *Place) Wait() {
 
 // End ends the place: the next one may follow.
 func (p *Place) End() {
-	p.order.mu.Lock()
-	defer p.order.mu.Unlock()
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
 	close(p.over)
-	if p.order.last[p.key] == p {
-		delete(p.order.last, p.key)
+	if p.of.last[p.key] == p {
+		delete(p.of.last, p.key)
 	}
 }
