@@ -59,8 +59,7 @@ type queue struct {
 
 	refusals int // so far: tries that began before the last one prolong no pause
 	pause    time.Duration
-	timer    *time.Timer
-	armed    bool // the timer runs
+	timer    *time.Timer // of the pause before the next try; nil: no pause runs
 }
 
 // Place is the place of a message in a room. The owner of the message calls Leave at the end. The
@@ -236,15 +235,14 @@ func (r *Room) advance(q *queue) {
 
 // arm starts the pause before the next try, unless the pause has begun. Called with mu held.
 func (r *Room) arm(q *queue) {
-	if q.armed {
+	if q.timer != nil {
 		return
 	}
-	q.armed = true
 	q.pause = max(q.pause, firstPause)
 	q.timer = time.AfterFunc(q.pause, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		q.armed = false
+		q.timer = nil
 		if q.running == 0 { // otherwise the end of a try decides
 			q.credit = max(q.credit, 1)
 			r.advance(q)

@@ -239,9 +239,6 @@ func (w *Watch) report(ctx context.Context) {
 	for _, o := range observers {
 		o.Late()
 	}
-	if len(fresh) == 0 {
-		return
-	}
 	found := stacksOf(goroutines)
 	for _, l := range fresh {
 		w.logLate(ctx, l, found[l.goroutine])

@@ -126,11 +126,10 @@ func (q *Quarantine) look(ctx context.Context) bool {
 		return !q.missing.Load()
 	}
 	stats, err := inspector.Inspect(ctx, q.Queue)
+	q.find(ctx, err)
 	if err != nil {
-		q.find(ctx, err)
 		return false
 	}
-	q.find(ctx, nil)
 	q.waiting.Store(stats[0].Ready)
 	return stats[0].Ready != 0
 }
