@@ -240,10 +240,6 @@ func (d *Delivery) Lost() { d.state = abandoned }
 func (d *Delivery) Settle(ctx context.Context, verb func(context.Context) error) error {
 	own := d.Context()
 	err := verb(own)
-	if err == nil {
-		d.state = settled
-		return nil
-	}
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
 	for try := 1; try < Tries && isRepeatable(err) && pause.Wait(own) == nil; try++ {
 		err = verb(own)
