@@ -17,11 +17,8 @@ type Queues struct {
 	Self string
 
 	by  transport.Addresser // nil: the address of a queue is its name
-	own []ownQueue
+	own map[string]string   // addresses of the queues that the endpoint receives from
 }
-
-// ownQueue is a queue that the endpoint receives from.
-type ownQueue struct{ name, address string }
 
 // New returns the names of an endpoint with a connection. own are the queues that the endpoint
 // receives from.
@@ -30,9 +27,9 @@ func New(conn transport.Conn, endpoint string, own []string) Queues {
 	if !ok {
 		return Queues{Self: endpoint}
 	}
-	n := Queues{by: by, Self: by.Address(endpoint)}
+	n := Queues{by: by, Self: by.Address(endpoint), own: make(map[string]string, len(own))}
 	for _, queue := range own {
-		n.own = append(n.own, ownQueue{by.ShortName(queue), by.Address(queue)})
+		n.own[by.ShortName(queue)] = by.Address(queue)
 	}
 	return n
 }
@@ -51,10 +48,8 @@ func (n *Queues) Address(queue string) string {
 	if n.by == nil {
 		return queue
 	}
-	for i := range n.own {
-		if n.own[i].name == queue {
-			return n.own[i].address
-		}
+	if address, ok := n.own[queue]; ok {
+		return address
 	}
 	return n.by.Address(queue)
 }
