@@ -93,8 +93,8 @@ const (
 type Book struct {
 	mu       sync.Mutex // guards the rest
 	entries  map[string]*entry
-	answered time.Time // when a destination answered last
-	changed  chan struct{}
+	answered time.Time     // when a destination answered last
+	changed  chan struct{} // nil before Changed is called
 }
 
 // entry is the state of a destination, unless the destination is just well.
@@ -415,23 +415,21 @@ func (e *entry) pop(h *byDue) (handle string) {
 	return row.handle
 }
 
-// Changed returns a channel that has an element when Call may return more than before.
+// Changed returns a channel that has an element when Call may return more than before. The caller
+// calls Changed before the first Call.
 func (b *Book) Changed() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.channel()
-}
-
-func (b *Book) channel() chan struct{} {
 	if b.changed == nil {
 		b.changed = make(chan struct{}, 1)
 	}
 	return b.changed
 }
 
+// signal does nothing before the first call of Changed. Called with mu held.
 func (b *Book) signal() {
 	select {
-	case b.channel() <- struct{}{}:
+	case b.changed <- struct{}{}:
 	default:
 	}
 }
