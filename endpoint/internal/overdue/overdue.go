@@ -263,9 +263,12 @@ func (c *Call) isNews(l Late) bool {
 }
 
 func (w *Watch) logLate(ctx context.Context, l Late, stack string) {
-	kind := "handler"
-	if l.Function {
-		kind = "function"
+	kind, text := "handler", "a handler runs for very long: set Config.HandlerTimeout if it should not"
+	switch {
+	case l.Function:
+		kind, text = "function", "a function of the program has not returned: its message waits for it"
+	case l.Limit > 0:
+		text = "a handler has not returned within its time limit: it must return when its context ends"
 	}
 	attrs := []slog.Attr{
 		slog.String(kind, l.Handler), slog.String("message", l.Message), slog.String("queue", l.Queue),
@@ -276,13 +279,6 @@ func (w *Watch) logLate(ctx context.Context, l Late, stack string) {
 	}
 	if l.Limit > 0 {
 		attrs = append(attrs, slog.Duration("limit", l.Limit))
-	}
-	text := "a handler runs for very long: set Config.HandlerTimeout if it should not"
-	switch {
-	case l.Function:
-		text = "a function of the program has not returned: its message waits for it"
-	case l.Limit > 0:
-		text = "a handler has not returned within its time limit: it must return when its context ends"
 	}
 	w.log.LogAttrs(ctx, slog.LevelWarn, text, attrs...) //nolint:sloglint // one of three constants
 }
