@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -19,16 +20,7 @@ type layout struct {
 func layoutOf(e *Endpoint) layout { return layout{&e.cfg, e.types, &e.recoverability} }
 
 // records returns the kinds of records of the handlers.
-func (l layout) records() []string {
-	var kinds []string
-	for i := range l.cfg.Handlers {
-		if kind := l.cfg.Handlers[i].kindIn(l.cfg.Name); kind != "" {
-			kinds = append(kinds, kind)
-		}
-	}
-	slices.Sort(kinds)
-	return slices.Compact(kinds)
-}
+func (l layout) records() []string { return slices.Sorted(maps.Keys(l.types.kinds)) }
 
 // plan returns the needs of the endpoint at the broker.
 func (l layout) plan() transport.Plan {
