@@ -25,28 +25,19 @@ func (l layout) records() []string { return slices.Sorted(maps.Keys(l.types.kind
 // plan returns the needs of the endpoint at the broker.
 func (l layout) plan() transport.Plan {
 	plan := transport.Plan{Delays: true}
-	if !l.cfg.SendOnly {
-		plan.Queues = []transport.Queue{{Name: l.cfg.Name}}
+	for _, queue := range l.queues() {
+		plan.Queues = append(plan.Queues, transport.Queue{Name: queue})
 	}
 	for _, queue := range l.givenUpTo() {
 		plan.Queues = append(plan.Queues, transport.Queue{Name: queue, Shared: true})
 	}
-	if !l.cfg.SendOnly {
-		if queue := l.quarantineQueue(); queue != "" {
-			plan.Queues = append(plan.Queues, transport.Queue{Name: queue, Counted: true})
-		}
-		if own := l.cfg.instanceQueue(); own != "" {
-			plan.Queues = append(plan.Queues, transport.Queue{Name: own})
-		}
+	if queue := l.quarantineQueue(); queue != "" {
+		plan.Queues = append(plan.Queues, transport.Queue{Name: queue, Counted: true})
 	}
 	if l.cfg.Transactions == SendsAtomicWithReceive {
-		plan.Queues = append(plan.Queues, transport.Queue{Name: l.cfg.Name + outboxSuffix, Timers: true})
-	}
-	if l.cfg.Outbox == nil && l.cfg.Remember > 0 {
-		plan.Inboxes = []string{l.cfg.Name + inboxSuffix}
-	}
-	if l.cfg.Outbox == nil {
-		plan.Records = l.records()
+		stored := l.databasePlan()
+		plan.Queues = append(plan.Queues, stored.Queues...)
+		plan.Inboxes, plan.Records = stored.Inboxes, stored.Records
 	}
 	for _, t := range l.types.all {
 		if t.kind == kindEvent {
@@ -64,8 +55,9 @@ func (l layout) quarantineQueue() string {
 	return l.cfg.Name + quarantineSuffix
 }
 
-// outboxPlan returns the needs of the endpoint in the database of the outbox.
-func (l layout) outboxPlan() transport.Plan {
+// databasePlan returns the needs of the endpoint in the database of the outbox, or without an
+// outbox in the transport's own database.
+func (l layout) databasePlan() transport.Plan {
 	plan := transport.Plan{Queues: []transport.Queue{{Name: l.cfg.Name + outboxSuffix, Timers: true}}, Records: l.records()}
 	if l.cfg.Remember > 0 && !l.cfg.SendOnly {
 		plan.Inboxes = []string{l.cfg.Name + inboxSuffix}

@@ -23,7 +23,7 @@ import (
 // verifies the tables.
 func (l *launch) prepareOutbox(ctx context.Context) error {
 	if l.Outbox != nil && l.e.cfg.Install {
-		if err := installIn(ctx, l.e.cfg.Name, l.Outbox.Conn, l.layout.outboxPlan()); err != nil {
+		if err := installIn(ctx, l.e.cfg.Name, l.Outbox.Conn, l.layout.databasePlan()); err != nil {
 			return err
 		}
 	}
@@ -33,7 +33,7 @@ func (l *launch) prepareOutbox(ctx context.Context) error {
 	case err != nil:
 	case l.Outbox != nil:
 		l.Outbox.SendTo(l.conn)
-		plan := l.layout.outboxPlan()
+		plan := l.layout.databasePlan()
 		plan.Queues[0].Timers = false // a table of the version before is used, and refuses timers
 		plan.Records = nil            // see verifyRecords
 		err = verifyTables(ctx, l, l.Outbox.Conn, plan)

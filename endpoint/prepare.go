@@ -172,7 +172,7 @@ func (e *Endpoint) Install(ctx context.Context) error {
 	err = errors.Join(err, conn.Close())
 	outbox, oerr := openOutbox(ctx, e, nil)
 	if oerr == nil && outbox != nil {
-		oerr = errors.Join(installIn(ctx, e.cfg.Name, outbox.Conn, needs.outboxPlan()), outbox.Conn.Close())
+		oerr = errors.Join(installIn(ctx, e.cfg.Name, outbox.Conn, needs.databasePlan()), outbox.Conn.Close())
 	}
 	return errors.Join(err, oerr)
 }
