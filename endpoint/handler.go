@@ -42,7 +42,7 @@ type Handler struct {
 // ends when the endpoint stops before fn has returned, or when the lease of the message is lost.
 func Handle[M any](fn func(ctx context.Context, s *Session, m M) error) Handler {
 	t := reflect.TypeFor[M]()
-	h := Handler{goType: handledType(t), name: "nil"}
+	h := Handler{goType: structType(t), name: "nil"}
 	if fn == nil {
 		return h
 	}
@@ -194,25 +194,19 @@ func (r *registry) handle(c call) error {
 	if c.kind != "" {
 		r.kinds[c.kind] = true
 	}
-	if c.goType.Kind() != reflect.Interface {
-		t, ok := r.byType[c.goType]
-		if !ok {
-			return fmt.Errorf("handler %s of %v: %w", c.name, c.goType, errNotRegistered)
-		}
-		r.call(t, c)
-		return nil
-	}
-	found := false
 	for _, t := range r.all {
-		if reflect.PointerTo(t.goType).Implements(c.goType) {
-			r.call(t, c)
-			found = true
+		if takes(c.goType, t.goType) {
+			c.as = t
+			r.calls[t.at] = append(r.calls[t.at], c)
 		}
 	}
-	if !found {
+	switch {
+	case c.as != nil:
+		return nil
+	case c.goType.Kind() == reflect.Interface:
 		return fmt.Errorf("handler %s of %v: no message in Config.Messages implements it", c.name, c.goType)
 	}
-	return nil
+	return fmt.Errorf("handler %s of %v: %w", c.name, c.goType, errNotRegistered)
 }
 
 // local returns an error for each message that the handler sends to the endpoint's own queue, if the
@@ -235,12 +229,6 @@ func (r *registry) local(h *Handler) error {
 func (r *registry) handles(t *messageType) bool {
 	_, calls := r.named(t.enclosed)
 	return len(calls) > 0
-}
-
-// call has the handler of c called for messages of a type.
-func (r *registry) call(t *messageType, c call) {
-	c.as = t
-	r.calls[t.at] = append(r.calls[t.at], c)
 }
 
 // stores reports whether a handler has records of a kind.

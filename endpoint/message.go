@@ -153,22 +153,20 @@ const notText = "has a control character or invalid UTF-8, which not every broke
 // queueName reports whether a queue of the endpoint may have a name.
 func queueName(name string) bool { return isText(name) && !strings.Contains(name, "@") }
 
-// handledType returns the struct or interface of a handler of t. A pointer to an interface is
-// returned unchanged: no type implements it.
-func handledType(t reflect.Type) reflect.Type {
-	if s := structType(t); s.Kind() != reflect.Interface {
-		return s
-	}
-	return t
+// takes reports whether a function for a struct or an interface is called for a struct t.
+func takes(function, t reflect.Type) bool {
+	return function == t ||
+		function.Kind() == reflect.Interface && reflect.PointerTo(t).Implements(function)
 }
 
 // shortName returns the name of a function without the path of the package, for example
 // "billing.(*Service).Charge".
 func shortName(function string) string { return function[strings.LastIndexByte(function, '/')+1:] }
 
-// structType returns the struct type of t, a struct or a pointer to one.
+// structType returns the struct type of t, a struct or a pointer to one. An interface, and a
+// pointer to an interface, are returned unchanged: no type implements the pointer.
 func structType(t reflect.Type) reflect.Type {
-	if t.Kind() == reflect.Pointer {
+	if t.Kind() == reflect.Pointer && t.Elem().Kind() != reflect.Interface {
 		return t.Elem()
 	}
 	return t

@@ -207,7 +207,7 @@ type Raised struct {
 // with its messages. Many goroutines call fn at once.
 func OnRaised[E any](fn func(ctx context.Context, s *Session, e E) error) Raised {
 	t := reflect.TypeFor[E]()
-	r := Raised{goType: handledType(t)}
+	r := Raised{goType: structType(t)}
 	switch {
 	case fn == nil:
 		r.err = fmt.Errorf("OnRaised of %v: the function is nil", t)
@@ -219,11 +219,6 @@ func OnRaised[E any](fn func(ctx context.Context, s *Session, e E) error) Raised
 	r.name = shortName(frameOf(reflect.ValueOf(fn).Pointer()).Func)
 	r.call = func(ctx context.Context, s *Session, e any) error { return fn(ctx, s, stateful.As[E](e)) }
 	return r
-}
-
-// takes reports whether the function is for events of a struct.
-func (r *Raised) takes(t reflect.Type) bool {
-	return r.goType == t || r.goType.Kind() == reflect.Interface && reflect.PointerTo(t).Implements(r.goType)
 }
 
 // maxRaised is the number of events that may be raised within each other.
@@ -270,7 +265,7 @@ func (s *Session) raise(ctx context.Context, e any) error {
 	var errs []error
 	for i := range s.site.raised {
 		r := &s.site.raised[i]
-		if !r.takes(t) {
+		if !takes(r.goType, t) {
 			continue
 		}
 		if ctx.Err() != nil {
