@@ -77,17 +77,13 @@ func (c *catalog) of(m any) (*messageType, error) {
 	if m == nil {
 		return nil, errors.New("the message is nil")
 	}
-	v := reflect.TypeOf(m)
-	goType := v
-	if v.Kind() == reflect.Pointer {
-		if reflect.ValueOf(m).IsNil() {
-			return nil, fmt.Errorf("the message is a nil %v", v)
-		}
-		goType = v.Elem()
+	v := reflect.ValueOf(m)
+	if v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, fmt.Errorf("the message is a nil %v", v.Type())
 	}
-	t, ok := c.byType[goType]
+	t, ok := c.byType[structType(v.Type())]
 	if !ok {
-		return nil, fmt.Errorf("%v: %w", v, errNotRegistered)
+		return nil, fmt.Errorf("%v: %w", v.Type(), errNotRegistered)
 	}
 	return t, nil
 }
