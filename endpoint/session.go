@@ -250,11 +250,13 @@ func (s *Session) Raise(ctx context.Context, e any) error {
 
 func (s *Session) raise(ctx context.Context, e any) error {
 	event, t, err := eventOf(e)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if err := s.mayRaise(); err != nil {
-		return err
+	case s.unit.IsOver():
+		return ErrSessionOver
+	case s.recovers:
+		return errors.New("a Recover stage and OnFinalFailure raise no events: they have no handler")
 	}
 	chain, _ := ctx.Value(raisedKey{}).([]string)
 	if len(chain) >= maxRaised {
@@ -298,17 +300,6 @@ func eventOf(e any) (event any, t reflect.Type, err error) {
 		return e, v.Type().Elem(), nil
 	}
 	return nil, nil, errors.New("an event is a struct or a pointer to one")
-}
-
-// mayRaise returns an error for a session that raises no events.
-func (s *Session) mayRaise() error {
-	switch {
-	case s.unit.IsOver():
-		return ErrSessionOver
-	case s.recovers:
-		return errors.New("a Recover stage and OnFinalFailure raise no events: they have no handler")
-	}
-	return nil
 }
 
 // raiseError returns the errors of Raise since the handlers began.
