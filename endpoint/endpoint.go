@@ -134,11 +134,9 @@ func (e *Endpoint) CancelTimer(ctx context.Context, name string, opts ...TxOptio
 		opt.ApplySend(&out)
 	}
 	full := timer.Name{Name: name}
-	err := full.Validate()
+	err := live.checkTimer(full)
 	switch {
 	case err != nil:
-	case live.Timers == nil:
-		err = live.whyNoTimers()
 	case out.Tx == noTx{}:
 		err = errNilTx
 	case out.Tx != nil && !live.Timers.Joins:

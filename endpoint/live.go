@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/outbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/overdue"
 	"github.com/holdfast-go/holdfast/endpoint/internal/process"
+	"github.com/holdfast-go/holdfast/internal/timer"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
@@ -57,12 +59,12 @@ func (s *unitStore) Undo(ctx context.Context, tx transport.Tx, id string) {
 	s.live.Settler.Undo(ctx, tx, id)
 }
 
-// whyNoTimers returns the reason why the endpoint has no timers.
-func (l *live) whyNoTimers() error {
-	if l.noTimers != nil {
-		return l.noTimers
+// checkTimer returns an error if the endpoint cannot set or cancel a timer with the name.
+func (l *live) checkTimer(name timer.Name) error {
+	if err := name.Validate(); err != nil || l.Timers != nil {
+		return err //nolint:wrapcheck // the caller names the call
 	}
-	return errNoTimers
+	return cmp.Or(l.noTimers, errNoTimers)
 }
 
 var (

@@ -282,13 +282,11 @@ func checkTimer(out *outgoing, live *live) error {
 	}
 	name, err := timer.Parse(out.Timer)
 	if err == nil {
-		err = name.Validate()
+		err = live.checkTimer(name)
 	}
 	switch {
 	case err != nil:
 		return err
-	case live.Timers == nil:
-		return live.whyNoTimers()
 	case out.Intent != header.IntentSend:
 		return errors.New("only a message that is sent can be a timer")
 	case !delayed(&out.Outgoing):

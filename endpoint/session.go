@@ -175,14 +175,11 @@ func (s *Session) CancelTimer(_ context.Context, name string) error {
 }
 
 func (s *Session) cancelTimer(name timer.Name) error {
-	err := name.Validate()
+	err := s.site.live.checkTimer(name)
 	switch {
-	case err != nil:
 	case s.recovers:
 		err = errRecovers
-	case s.site.live.Timers == nil:
-		err = s.site.live.whyNoTimers()
-	default:
+	case err == nil:
 		err = s.unit.Keep(transport.Operation{Name: name.Text()})
 	}
 	if err != nil {
