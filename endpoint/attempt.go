@@ -114,13 +114,13 @@ func decode(ctx context.Context, r *pipeline.Receive) error {
 		if r.Headers.Get(header.EnclosedMessageTypes) != "" {
 			a.reportForeign(ctx, err)
 		}
-		return recoverability.Unrecoverable(&unhandledError{err})
+		return recoverability.Unrecoverable(&unhandledError{classedError{err, "unhandled"}})
 	}
 	a.Running.EnterFunction(&nameDecode)
 	value, err := a.read(r, t)
 	a.Running.LeaveFunction()
 	if err != nil {
-		return recoverability.Unrecoverable(&undecodableError{err})
+		return recoverability.Unrecoverable(newUndecodableError(err))
 	}
 	if err := a.lockKeys(ctx, r, value); err != nil { // before the limit: a waiting message is not within the limit
 		return err
@@ -279,7 +279,8 @@ func (a *attempt) invokeWithin(ctx context.Context, l *pipeline.Logical) error {
 	defer a.Calls.Limit(a.Running, 0)
 	err := a.invokeCalls(ctx, l)
 	if err != nil && errors.Is(context.Cause(ctx), resilience.ErrAttemptTimeout) {
-		return &attemptTimeoutError{policy, &resilience.TimeoutError{After: limit, Err: err}}
+		late := &resilience.TimeoutError{After: limit, Err: err}
+		return &attemptTimeoutError{classedError{late, recoverability.ClassTimeout}, policy}
 	}
 	return err
 }
@@ -379,20 +380,16 @@ func (a *attempt) call(ctx context.Context, value any) error {
 
 // attemptTimeoutError is the error of an attempt whose time was over when its handlers returned.
 type attemptTimeoutError struct {
+	classedError
 	policy string // "" for the limit of a type
-	err    *resilience.TimeoutError
 }
 
 func (e *attemptTimeoutError) Error() string {
 	if e.policy == "" {
-		return fmt.Sprintf("Message.Timeout: %v", e.err)
+		return fmt.Sprintf("Message.Timeout: %v", e.error)
 	}
-	return fmt.Sprintf("policy %q: %v", e.policy, e.err)
+	return fmt.Sprintf("policy %q: %v", e.policy, e.error)
 }
-
-func (e *attemptTimeoutError) Unwrap() error { return e.err }
-
-func (e *attemptTimeoutError) FaultClass() string { return recoverability.ClassTimeout }
 
 // watched returns stage Dispatch for messages. The watch counts the time of the behaviors.
 func watched(stage pipeline.Func[*pipeline.Dispatch]) pipeline.Func[*pipeline.Dispatch] {

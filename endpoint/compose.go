@@ -107,28 +107,25 @@ func (faults) TimedOut(err error) bool {
 }
 
 // Undecodable implements [process.Errors].
-func (faults) Undecodable(reason error) error { return &undecodableError{reason} }
+func (faults) Undecodable(reason error) error { return newUndecodableError(reason) }
 
 // Undeliverable implements [process.Errors].
-func (faults) Undeliverable(queue string, err error) error { return &undeliverableError{queue, err} }
+func (faults) Undeliverable(queue string, err error) error {
+	return &undeliverableError{classedError{err, classUndeliverable}, queue}
+}
 
 // Decided implements [process.Errors].
 func (faults) Decided(text, class string) error { return &decidedError{text, class} }
 
 // undeliverableError is the failure of a message whose queue refused it when it was due.
 type undeliverableError struct {
+	classedError
 	queue string
-	err   error
 }
 
 func (e *undeliverableError) Error() string {
-	return fmt.Sprintf("the message was delayed, and could not be sent to queue %q when it was due: %v", e.queue, e.err)
+	return fmt.Sprintf("the message was delayed, and could not be sent to queue %q when it was due: %v", e.queue, e.error)
 }
-
-func (e *undeliverableError) Unwrap() error { return e.err }
-
-// FaultClass returns the class of the fault in the error queue.
-func (e *undeliverableError) FaultClass() string { return "undeliverable" }
 
 // decidedError is the failure of a message in an earlier delivery.
 type decidedError struct{ text, class string }

@@ -48,14 +48,26 @@ func (e *handlerTimeoutError) Error() string {
 }
 func (e *handlerTimeoutError) Unwrap() []error { return []error{ErrHandlerTimeout, e.err} }
 
-// undecodableError is the error of a message that cannot be read.
-type undecodableError struct{ error }
+// classedError is an error with the class of a fault. Each kind of failure embeds classedError in a
+// type of its own, because the name of the type is in fault headers.
+type classedError struct {
+	error
+	class string
+}
 
-func (e *undecodableError) Unwrap() error    { return e.error }
-func (*undecodableError) FaultClass() string { return "undecodable" }
+func (e *classedError) Unwrap() error { return e.error }
+
+// FaultClass returns the class of the fault in the error queue.
+func (e *classedError) FaultClass() string { return e.class }
+
+const classUndeliverable = "undeliverable" // of a message that a queue refused
+
+// undecodableError is the error of a message that cannot be read.
+type undecodableError struct{ classedError }
+
+func newUndecodableError(reason error) error {
+	return &undecodableError{classedError{reason, "undecodable"}}
+}
 
 // unhandledError is the error of a message without a handler.
-type unhandledError struct{ error }
-
-func (e *unhandledError) Unwrap() error    { return e.error }
-func (*unhandledError) FaultClass() string { return "unhandled" }
+type unhandledError struct{ classedError }

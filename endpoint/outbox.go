@@ -123,7 +123,9 @@ func (l *launch) openRelay(ctx context.Context) (*outbox.Relay, error) {
 		Queue: l.names.Of(cfg.Name), AuditQueue: l.names.Of(cfg.AuditQueue),
 		RefusedFor: cfg.OutboxRefusedFor, StopTimeout: cfg.StopTimeout, InOrder: cfg.Concurrency == 1,
 		Settling: l.Settler.Context, Stage: l.relayStage(),
-		Unsent: func(queue string, err error) error { return &unsentError{queue, err} },
+		Unsent: func(queue string, err error) error {
+			return &unsentError{classedError{err, classUndeliverable}, queue}
+		},
 	})
 }
 
@@ -140,21 +142,16 @@ func (l *launch) relayStage() pipeline.Func[*pipeline.Relay] {
 
 // unsentError is the failure of a message that the broker refused after it was stored.
 type unsentError struct {
-	queue string
-	err   error
+	classedError
+	queue string // "" of a published message
 }
 
 func (e *unsentError) Error() string {
 	if e.queue == "" {
-		return fmt.Sprintf("the message was stored in the outbox, and could not be published: %v", e.err)
+		return fmt.Sprintf("the message was stored in the outbox, and could not be published: %v", e.error)
 	}
-	return fmt.Sprintf("the message was stored in the outbox, and could not be sent to queue %q: %v", e.queue, e.err)
+	return fmt.Sprintf("the message was stored in the outbox, and could not be sent to queue %q: %v", e.queue, e.error)
 }
-
-func (e *unsentError) Unwrap() error { return e.err }
-
-// FaultClass returns the class of the fault in the error queue.
-func (e *unsentError) FaultClass() string { return "undeliverable" }
 
 // openTimers opens the queue of the timers: of the outbox, or of the transport's own database. A
 // timer waits as a row with a name, and the relay sends the timer when the timer is due. In the mode
