@@ -11,10 +11,21 @@ import (
 	"github.com/holdfast-go/holdfast/internal/goroutines"
 )
 
-// startBackground starts the functions of Config.Background. stop ends the context of the functions,
-// and returns when the functions have returned.
-func startBackground(ctx context.Context, l *launch) (stop func()) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+// beside calls f in a goroutine beside the endpoint. end ends the context of f, and returns when f
+// has returned.
+func beside(ctx context.Context, f func(context.Context)) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { f(ctx) })
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// runBackground calls the functions of Config.Background, and returns when the functions have
+// returned.
+func runBackground(ctx context.Context, l *launch) {
 	var wg sync.WaitGroup
 	for i, f := range l.e.cfg.Background {
 		wg.Go(func() {
@@ -22,10 +33,7 @@ func startBackground(ctx context.Context, l *launch) (stop func()) {
 			callInBackground(ctx, l.e, f)
 		})
 	}
-	return func() {
-		cancel()
-		wg.Wait()
-	}
+	wg.Wait()
 }
 
 // awaited has the watch count a call that begins now. The watch counts from the end of ctx on, when
@@ -57,15 +65,4 @@ func callInBackground(ctx context.Context, e *Endpoint, f func(context.Context, 
 		}
 	}()
 	f(ctx, e)
-}
-
-// watchCalls logs calls that are late until the result is called.
-func watchCalls(ctx context.Context, calls *overdue.Watch) (end func()) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var running sync.WaitGroup
-	running.Go(func() { calls.Run(ctx) })
-	return func() {
-		cancel()
-		running.Wait()
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/inbox"
@@ -78,21 +77,14 @@ func (l *launch) newInbox() (*inbox.Inbox, error) {
 // inboxTimeout bounds the inspection of an inbox. An inbox may have many rows.
 const inboxTimeout = time.Minute
 
-// reportStart logs the size of the inbox, and a leftover outbox, beside the start of the endpoint.
-// end waits for the end of the report.
-func (l *launch) reportStart(ctx context.Context) (end func()) {
+// reportStart logs the size of the inbox, and a leftover outbox.
+func (l *launch) reportStart(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, inboxTimeout)
-	var reporting sync.WaitGroup
-	reporting.Go(func() {
-		if l.Inbox != nil {
-			l.Inbox.Report(ctx, l.e.cfg.Remember)
-		}
-		l.reportLeftover(ctx)
-	})
-	return func() {
-		cancel()
-		reporting.Wait()
+	defer cancel()
+	if l.Inbox != nil {
+		l.Inbox.Report(ctx, l.e.cfg.Remember)
 	}
+	l.reportLeftover(ctx)
 }
 
 // reportLeftover warns of messages in an outbox that is no longer part of the configuration: nothing

@@ -136,10 +136,11 @@ func (l *launch) receiveAll(ctx context.Context) (err error) {
 	close(l.e.ready)
 	defer l.e.live.Store(nil)
 	defer l.relay.Begin(ctx)() // after the functions of Background have returned, which may store messages
-	defer startBackground(ctx, l)()
-	defer watchCalls(ctx, l.Calls)()
+	lasting := context.WithoutCancel(ctx)
+	defer beside(lasting, func(ctx context.Context) { runBackground(ctx, l) })()
+	defer beside(lasting, l.Calls.Run)()
 	l.Quarantine.Begin(ctx)
-	defer l.reportStart(ctx)()
+	defer beside(ctx, l.reportStart)()
 	var wg sync.WaitGroup
 	wg.Go(func() { l.Quarantine.Watch(ctx) })
 	wg.Go(func() { err = l.satellites.run(ctx) })
