@@ -37,13 +37,16 @@ func (e *Endpoint) run(ctx context.Context, group *pump.Group, shared *transport
 		e.err = err
 		close(e.ended)
 	}()
-	ran := make(chan error, 1)
+	running, end := context.WithCancel(context.WithoutCancel(ctx))
+	ran := errRunGoexit
 	go func() {
-		err := errRunGoexit
-		defer func() { ran <- err }()
-		err = e.runToEnd(ctx, group, shared)
+		defer end()
+		ran = e.runToEnd(ctx, group, shared)
 	}()
-	return untilReturned(ctx, e, ran)
+	if err := waitFor(ctx, running, e); err != nil {
+		return err // of a run that goes on and still sets ran
+	}
+	return ran
 }
 
 // runToEnd runs the endpoint and returns when the last handler has.
@@ -208,34 +211,29 @@ func serial(sources []source) func(bool) {
 	}
 }
 
-// untilReturned waits for the result of a run. If handlers outlast the stop, untilReturned closes
-// the connections, so that the handlers can neither send nor commit, and returns a StuckError.
-func untilReturned(ctx context.Context, e *Endpoint, ran <-chan error) error {
+// waitFor waits for the end of running, the context of a run. If handlers outlast the stop, waitFor
+// closes the connections, so that the handlers can neither send nor commit, and returns a
+// StuckError.
+func waitFor(ctx, running context.Context, e *Endpoint) error {
 	select {
-	case err := <-ran:
-		return err
+	case <-running.Done():
+		return nil
 	case <-ctx.Done():
 	}
 	if e.cfg.StopTimeout < 0 {
-		return <-ran
+		<-running.Done()
+		return nil
 	}
 	lasting := context.WithoutCancel(ctx)
-	waiting, end := context.WithCancel(lasting)
-	defer end()
-	result := make(chan error, 1)
-	go func() {
-		result <- <-ran
-		end()
-	}()
-	if backoff.Sleep(waiting, e.cfg.StopTimeout+100*time.Millisecond) == nil {
+	if backoff.Sleep(running, e.cfg.StopTimeout+100*time.Millisecond) == nil {
 		warnOfStuck(lasting, e)
 	}
-	for pause := stuckGrace - 100*time.Millisecond; backoff.Sleep(waiting, pause) == nil; pause = time.Second {
+	for pause := stuckGrace - 100*time.Millisecond; backoff.Sleep(running, pause) == nil; pause = time.Second {
 		if err := abandon(lasting, e); err != nil {
 			return err
 		}
 	}
-	return <-result
+	return nil
 }
 
 // warnOfStuck logs the handlers that run on after the end of the context of handlers.
