@@ -295,25 +295,22 @@ func (c Config) validateQueues(of func(queue string) string, bad func(format str
 	for _, queue := range c.Recoverability.ErrorQueues() {
 		errorQueues = append(errorQueues, of(queue))
 	}
-	own, audit := of(c.Name), of(c.AuditQueue)
-	if own != "" && slices.Contains(errorQueues, own) {
-		bad("Name and an error queue of Recoverability are both %q: what fails would come back at once", own)
+	audit, quarantine := of(c.AuditQueue), of(c.Name+quarantineSuffix)
+	for _, input := range []struct{ field, queue string }{
+		{"Name", of(c.Name)}, {"the queue of the instance", of(c.instanceQueue())},
+	} {
+		if input.queue != "" && slices.Contains(errorQueues, input.queue) {
+			bad("%s and an error queue of Recoverability are both %q: what fails would come back at once",
+				input.field, input.queue)
+		}
+		if audit != "" && audit == input.queue {
+			bad("%s and AuditQueue are both %q: every message would come back at once", input.field, audit)
+		}
 	}
-	instance := of(c.instanceQueue())
-	if instance != "" && slices.Contains(errorQueues, instance) {
-		bad("the queue of the instance and an error queue of Recoverability are both %q: what fails would come back at once", instance)
-	}
-	quarantine := of(c.Name + quarantineSuffix)
 	if slices.Contains(errorQueues, quarantine) || audit == quarantine {
 		bad("%q is the endpoint's quarantine and cannot be an error queue or its audit queue too", quarantine)
 	}
-	switch {
-	case audit == "":
-	case audit == own:
-		bad("Name and AuditQueue are both %q: every message would come back at once", own)
-	case audit == instance:
-		bad("the queue of the instance and AuditQueue are both %q: every message would come back at once", audit)
-	case slices.Contains(errorQueues, audit):
+	if audit != "" && slices.Contains(errorQueues, audit) {
 		bad("AuditQueue and an error queue of Recoverability are both %q", audit)
 	}
 }
