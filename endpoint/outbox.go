@@ -12,7 +12,6 @@ import (
 	"github.com/holdfast-go/holdfast/endpoint/internal/outbox"
 	"github.com/holdfast-go/holdfast/endpoint/internal/work"
 	"github.com/holdfast-go/holdfast/internal/handledid"
-	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/internal/uuid"
 	"github.com/holdfast-go/holdfast/pipeline"
 	"github.com/holdfast-go/holdfast/transport"
@@ -180,63 +179,55 @@ func newOutage(ctx context.Context, l *launch) *outage.Database {
 	if l.Outbox == nil {
 		of = "inbox"
 	}
-	asks := questions{outbox: l.Outbox, inbox: l.Inbox, kinds: l.layout.records(), database: l.e.Database}
-	q := outage.Questions{Probe: asks.probe, Stores: asks.stores, StoresRecords: asks.storesRecords}
+	q := outage.Questions{Probe: l.probe, Stores: l.stores, StoresRecords: l.storesRecords}
 	return outage.New(ctx, of, q, l.e.cfg.Logger)
 }
 
-// questions asks the database of the outbox or inbox.
-type questions struct {
-	outbox   *outbox.Outbox // nil: none
-	inbox    *inbox.Inbox   // nil: handled messages are not recorded
-	kinds    []string       // of the handlers' records
-	database func() (stateful.Database, error)
-}
-
 // probe asks the database of the outbox and inbox for an answer.
-func (q questions) probe(ctx context.Context) error {
-	if err := q.outbox.Overfull(); err != nil {
+func (l *launch) probe(ctx context.Context) error {
+	if err := l.Outbox.Overfull(); err != nil {
 		return err
 	}
-	if q.inbox != nil {
-		_, err := q.inbox.Store.FindHandled(ctx, q.inbox.Name, []transport.HandledKey{{}})
+	if l.Inbox != nil {
+		_, err := l.Inbox.Store.FindHandled(ctx, l.Inbox.Name, []transport.HandledKey{{}})
 		return err
 	}
-	inspector, ok := q.outbox.Conn.(transport.Inspector)
+	inspector, ok := l.Outbox.Conn.(transport.Inspector)
 	if !ok {
 		return nil
 	}
-	_, err := inspector.Inspect(ctx, q.outbox.Queue)
+	_, err := inspector.Inspect(ctx, l.Outbox.Queue)
 	return err
 }
 
 // storesRecords asks the database of the handlers' records for all rights, by a record that is
 // created and not saved.
-func (q questions) storesRecords(ctx context.Context) error {
-	if len(q.kinds) == 0 {
+func (l *launch) storesRecords(ctx context.Context) error {
+	kinds := l.layout.records()
+	if len(kinds) == 0 {
 		return nil
 	}
-	db, err := q.database()
+	db, err := l.e.Database()
 	if err != nil {
 		return err
 	}
 	key := uuid.New(time.Now())
 	return db.Change(ctx, func(store transport.StateStore) ([]transport.Operation, error) {
-		id := transport.RecordID(handledid.Of(q.kinds[0], key))
-		_, err := store.Load(ctx, id, &transport.RecordName{Kind: q.kinds[0], Key: "probe " + key})
+		id := transport.RecordID(handledid.Of(kinds[0], key))
+		_, err := store.Load(ctx, id, &transport.RecordName{Kind: kinds[0], Key: "probe " + key})
 		return nil, err
 	})
 }
 
 // stores asks the database of the outbox and inbox for a commit as for a message: of an id, which no
 // message has, and of a row of the outbox, which the relay removes.
-func (q questions) stores(ctx context.Context) error {
+func (l *launch) stores(ctx context.Context) error {
 	var key *transport.HandledKey
-	if q.inbox != nil {
-		key = &transport.HandledKey{ID: handledid.Of(q.inbox.Queue, uuid.New(time.Now()))}
+	if l.Inbox != nil {
+		key = &transport.HandledKey{ID: handledid.Of(l.Inbox.Queue, uuid.New(time.Now()))}
 	}
-	if q.outbox != nil {
-		return q.outbox.Try(ctx, key)
+	if l.Outbox != nil {
+		return l.Outbox.Try(ctx, key)
 	}
-	return q.inbox.Store.Store(ctx, transport.OutboxEntry{Inbox: q.inbox.Name, Key: key})
+	return l.Inbox.Store.Store(ctx, transport.OutboxEntry{Inbox: l.Inbox.Name, Key: key})
 }
