@@ -43,10 +43,8 @@ func newLaunch(ctx context.Context, e *Endpoint, conn transport.Conn, stored *ou
 	l := &launch{e: e, layout: layoutOf(e)}
 	l.conn, l.publishes, l.joins, l.stopping = conn, publishes, joins, ctx.Done()
 	l.names = names.New(conn, e.cfg.Name, append(l.layout.queues(), e.cfg.Name+quarantineSuffix))
-	l.site = site{
-		sender: &e.sender, live: &l.live, raised: e.cfg.Raised,
-		store: unitStore{&l.live, e.cfg.Transactions == SendsAtomicWithReceive},
-	}
+	l.atomic = e.cfg.Transactions == SendsAtomicWithReceive
+	l.site = site{sender: &e.sender, live: &l.live, raised: e.cfg.Raised}
 	l.Outbox, l.Limits, l.Calls = stored, conn.Limits(), overdue.New(e.cfg.Logger)
 	l.Notifier = notify.New(e.cfg.Notify, e.cfg.Logger, l.Calls)
 	l.Auditor.Conn, l.Auditor.AuditQueue, l.Auditor.ExpireAfter = conn, e.cfg.AuditQueue, e.cfg.AuditExpireAfter

@@ -24,6 +24,7 @@ type live struct {
 	names      names.Queues
 	publishes  bool
 	joins      bool
+	atomic     bool            // the mode is SendsAtomicWithReceive
 	noTimers   error           // why Timers is nil although the configuration asks for timers
 	relay      *outbox.Relay   // of timers; nil without
 	sources    []source        // of the endpoint's own queues
@@ -31,20 +32,14 @@ type live struct {
 	stopping   <-chan struct{} // closed when no more messages are received
 }
 
-// unitStore begins the transactions of the endpoint's messages.
-type unitStore struct {
-	live   *live
-	atomic bool // in SendsAtomicWithReceive
-}
-
 // Begin implements [work.Store].
-func (s *unitStore) Begin(
+func (l *live) Begin(
 	ctx context.Context, key *transport.HandledKey, d transport.Delivery,
 ) (transport.Tx, error) {
-	if o := s.live.Outbox; o != nil {
-		return o.Begin(ctx, key)
+	if l.Outbox != nil {
+		return l.Outbox.Begin(ctx, key)
 	}
-	if !s.atomic {
+	if !l.atomic {
 		return nil, errors.New("no transaction: set Config.Outbox, or Config.Transactions to SendsAtomicWithReceive")
 	}
 	t, ok := d.(transport.Transactor)
@@ -55,8 +50,8 @@ func (s *unitStore) Begin(
 }
 
 // Undo implements [work.Store].
-func (s *unitStore) Undo(ctx context.Context, tx transport.Tx, id string) {
-	s.live.Settler.Undo(ctx, tx, id)
+func (l *live) Undo(ctx context.Context, tx transport.Tx, id string) {
+	l.Settler.Undo(ctx, tx, id)
 }
 
 // checkTimer returns an error if the endpoint cannot set or cancel a timer with the name.

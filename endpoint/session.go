@@ -45,7 +45,6 @@ type Session struct {
 type site struct {
 	sender *sender
 	live   *live
-	store  unitStore
 	raised []Raised
 }
 
@@ -142,7 +141,7 @@ func (s *Session) Tx(ctx context.Context) (transport.HandlerTx, error) {
 // open makes a session of an attempt. of is the endpoint's part of the attempt.
 func (s *Session) open(at *site, of recovery.Attempt, a *process.Attempt) {
 	s.site, s.attempt, s.delivery, s.receive = at, of, &a.Delivery, &a.Receive
-	s.unit.Store, s.unit.Delivery, s.unit.ID = &at.store, a.Received, a.ID
+	s.unit.Store, s.unit.Delivery, s.unit.ID = at.live, a.Received, a.ID
 }
 
 // addOutgoing implements caller.
