@@ -66,7 +66,7 @@ func (r *received) NewAttempt() *process.Attempt {
 		m = settle.SharedCopy(m)
 	}
 	a.e, a.Message, a.Of, a.Unit = r.e, &r.Message, a, &a.session.unit
-	a.session.open(r.site, a, &a.Attempt)
+	a.session.open(r.site, &a.Attempt)
 	a.Unit.Resume(a.ops[:0], nil)
 	a.Receive = pipeline.NewReceive(m, &a.session)
 	a.Receive.Queue, a.Receive.Attempt = r.Queue, r.Received.Attempt()
@@ -88,7 +88,7 @@ func (a *attempt) Origin() fault.Frame {
 // NewSession implements [recovery.Attempt].
 func (a *attempt) NewSession() (pipeline.Sender, *work.Unit) {
 	s := new(Session)
-	s.open(a.session.site, a, &a.Attempt)
+	s.open(a.session.site, &a.Attempt)
 	s.recovers = true
 	return s, &s.unit
 }

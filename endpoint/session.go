@@ -138,9 +138,9 @@ func (s *Session) Tx(ctx context.Context) (transport.HandlerTx, error) {
 	return transport.NewHandlerTx(tx), nil
 }
 
-// open makes a session of an attempt. of is the endpoint's part of the attempt.
-func (s *Session) open(at *site, of recovery.Attempt, a *process.Attempt) {
-	s.site, s.attempt, s.delivery, s.receive = at, of, &a.Delivery, &a.Receive
+// open makes a session of an attempt.
+func (s *Session) open(at *site, a *process.Attempt) {
+	s.site, s.attempt, s.delivery, s.receive = at, a.Of, &a.Delivery, &a.Receive
 	s.unit.Store, s.unit.Delivery, s.unit.ID = at.live, a.Received, a.ID
 }
 
