@@ -134,14 +134,6 @@ func checkKey(key string) error {
 // maxKey is the longest key of a message in bytes.
 const maxKey = 500
 
-// kindIn returns the kind of the handler's records in an endpoint; "" where it has none.
-func (h *Handler) kindIn(endpoint string) string {
-	if h.state == nil {
-		return ""
-	}
-	return stateful.KindOf(endpoint, h.state.Kind)
-}
-
 // call is a handler with the type of the handler.
 type call struct {
 	Handler
@@ -171,7 +163,7 @@ func newRegistry(endpoint string, messages []Message, routes []Route, handlers [
 	}
 	r.calls = make([][]call, len(r.all))
 	for i, h := range handlers {
-		errs = append(errs, r.handle(call{Handler: h, order: i, kind: h.kindIn(endpoint), keyName: "the key function of " + h.name}))
+		errs = append(errs, r.handle(endpoint, call{Handler: h, order: i, keyName: "the key function of " + h.name}))
 	}
 	for i := range handlers {
 		errs = append(errs, r.local(&handlers[i]))
@@ -179,7 +171,7 @@ func newRegistry(endpoint string, messages []Message, routes []Route, handlers [
 	return r, errors.Join(errs...)
 }
 
-func (r *registry) handle(c call) error {
+func (r *registry) handle(endpoint string, c call) error {
 	if c.invoke == nil {
 		return errors.New("a zero Handler: use Handle")
 	}
@@ -191,7 +183,8 @@ func (r *registry) handle(c call) error {
 			return fmt.Errorf("handler %s sends a %T: %w", c.name, m, errNotRegistered)
 		}
 	}
-	if c.kind != "" {
+	if c.state != nil {
+		c.kind = stateful.KindOf(endpoint, c.state.Kind)
 		r.kinds[c.kind] = true
 	}
 	for _, t := range r.all {
