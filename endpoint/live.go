@@ -64,7 +64,6 @@ func (l *live) checkTimer(name timer.Name) error {
 
 var (
 	errNoTimers = errors.New("timers need Config.Outbox, or the transaction mode SendsAtomicWithReceive on a SQL transport")
-	errNoDelay  = errors.New("a timer is a message with a delay: use After or At")
 	errRecovers = errors.New("a Recover stage and OnFinalFailure have no timers: they belong to the commit of a handled message")
 )
 

@@ -167,11 +167,7 @@ var (
 	errNilTx = errors.New("the transaction of In is nil: begin it first")
 	errNoTx  = errors.New("neither the transport nor an outbox can send in a database transaction: set Config.Outbox, " +
 		"or commit first, then send without In; a crash between the two loses the message")
-	errInHandler = errors.New("In is for sends outside handlers: in a handler leave it out, and with an outbox or " +
-		"SendsAtomicWithReceive write in the transaction of the session")
-	errViaInHandler = errors.New("ViaOutbox is for sends outside handlers: what a handler sends is stored with its message")
-	errNoOutbox     = errors.New("the endpoint has no outbox: set Config.Outbox")
-	errViaReceipt   = errors.New("there is no receipt of a message that is sent via the outbox")
+	errViaReceipt = errors.New("there is no receipt of a message that is sent via the outbox")
 )
 
 // check returns an error for a message that cannot be sent, before the message is encoded.
@@ -189,11 +185,13 @@ func check(out *pipeline.Outgoing, t *messageType, live *live) error {
 	case out.MessageID == "":
 		return errors.New("the message id is empty")
 	case out.Tx != nil && out.Incoming != nil:
-		return errInHandler
+		return errors.New("In is for sends outside handlers: in a handler leave it out, and with " +
+			"an outbox or SendsAtomicWithReceive write in the transaction of the session")
 	case out.ViaOutbox && out.Incoming != nil:
-		return errViaInHandler
+		return errors.New("ViaOutbox is for sends outside handlers: " +
+			"what a handler sends is stored with its message")
 	case out.ViaOutbox && live.Outbox == nil:
-		return errNoOutbox
+		return errors.New("the endpoint has no outbox: set Config.Outbox")
 	case out.ViaOutbox && out.Receipt != nil:
 		return errViaReceipt
 	case out.Tx != nil && !live.joins:
@@ -290,7 +288,7 @@ func checkTimer(out *outgoing, live *live) error {
 	case out.Intent != header.IntentSend:
 		return errors.New("only a message that is sent can be a timer")
 	case !delayed(&out.Outgoing):
-		return errNoDelay
+		return errors.New("a timer is a message with a delay: use After or At")
 	case out.Receipt != nil:
 		return errViaReceipt
 	case out.scope != nil && out.scope.recovers:
