@@ -53,12 +53,12 @@ const (
 // satellites are the driver's own queues, each with a pump. The search for the queues goes on until
 // the broker has answered for all.
 type satellites struct {
-	finder  transport.Satellites // nil: the driver has none
-	log     *slog.Logger
-	watch   func(context.Context, *pump.Reception) func(error)
-	open    func(context.Context, transport.Satellite) (source, error)
-	search  pump.Reception // fails while the search does
-	awaited []string       // queues that may not exist yet
+	finder transport.Satellites // nil: the driver has none
+	log    *slog.Logger
+	watch  func(context.Context, *pump.Reception) func(error)
+	open   func(context.Context, transport.Satellite) (source, error)
+	search pump.Reception // fails while the search does
+	known  []string       // queues that are open or awaited
 
 	mu      sync.Mutex // guards the rest
 	sources []source
@@ -99,29 +99,25 @@ func (s *satellites) run(ctx context.Context) error {
 	return closeAll(s.sources)
 }
 
-// find opens each queue that is found and not open yet.
+// find opens, or awaits, each queue that is found and not known yet.
 func (s *satellites) find(ctx context.Context, running *sync.WaitGroup) error {
 	within, cancel := context.WithTimeout(ctx, satelliteTimeout)
 	defer cancel()
 	found, err := s.finder.Satellites(within)
 	errs := []error{err}
 	for _, sat := range found {
-		if slices.ContainsFunc(s.all(), func(own source) bool { return own.Queue() == sat.Queue }) {
+		if slices.Contains(s.known, sat.Queue) {
 			continue
 		}
 		if sat.Wait != nil {
-			if !slices.Contains(s.awaited, sat.Queue) {
-				s.awaited = append(s.awaited, sat.Queue)
-				running.Go(func() { s.await(ctx, sat) })
-			}
-			continue
-		}
-		opened, err := s.receive(ctx, sat)
-		if err != nil {
+			running.Go(func() { s.await(ctx, sat) })
+		} else if opened, err := s.receive(ctx, sat); err == nil {
+			running.Go(func() { opened.Run(ctx) })
+		} else {
 			errs = append(errs, err)
 			continue
 		}
-		running.Go(func() { opened.Run(ctx) })
+		s.known = append(s.known, sat.Queue)
 	}
 	return errors.Join(errs...)
 }
