@@ -20,7 +20,6 @@ import (
 func New(cfg Config) (*Endpoint, error) {
 	err := cfg.validate()
 	types, terr := newRegistry(cfg.Name, cfg.Messages, cfg.Routes, cfg.Handlers)
-	terr = errors.Join(terr, types.rules(cfg.Recoverability.Rules))
 	cfg = cfg.withDefaults()
 	e := &Endpoint{
 		cfg: cfg, types: types,
@@ -35,7 +34,9 @@ func New(cfg Config) (*Endpoint, error) {
 	memory := e.recoverability.Memory
 	e.failures = failurelog.New(max(memory.Messages, 8*cfg.Concurrency), memory.Bytes)
 	e.host = cfg.Host.in(cfg.Name)
-	if err := errors.Join(err, terr, e.catalog.checkBodies(e.serializers), compose(e)); err != nil {
+	err = errors.Join(err, terr, types.rules(cfg.Recoverability.Rules),
+		types.checkBodies(e.serializers), compose(e))
+	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: invalid configuration: %w", cfg.Name, err)
 	}
 	return e, nil

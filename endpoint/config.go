@@ -204,13 +204,8 @@ func (c Config) withDefaults() Config {
 		c.Remember = cmp.Or(c.Remember, defaultRemember)
 		c.OutboxRefusedFor = cmp.Or(c.OutboxRefusedFor, defaultRefusedFor)
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	c.Logger = safelog.New(c.Logger)
-	if c.Instance == "" {
-		c.Instance = fmt.Sprintf("%s-%d", machineName(), os.Getpid())
-	}
+	c.Logger = safelog.New(cmp.Or(c.Logger, slog.Default()))
+	c.Instance = cmp.Or(c.Instance, fmt.Sprintf("%s-%d", machineName(), os.Getpid()))
 	c.Recoverability.Unrecoverable = slices.Clone(c.Recoverability.Unrecoverable)
 	c.Recoverability.Rules = slices.Clone(c.Recoverability.Rules)
 	return c

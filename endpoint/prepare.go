@@ -168,8 +168,7 @@ func (e *Endpoint) Install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = installIn(ctx, e.cfg.Name, conn, needs.plan())
-	err = errors.Join(err, conn.Close())
+	err = errors.Join(installIn(ctx, e.cfg.Name, conn, needs.plan()), conn.Close())
 	outbox, oerr := openOutbox(ctx, e, nil)
 	if oerr == nil && outbox != nil {
 		oerr = errors.Join(installIn(ctx, e.cfg.Name, outbox.Conn, needs.databasePlan()), outbox.Conn.Close())
