@@ -17,15 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-// prepareOutbox creates the tables of the outbox and the inbox where Config.Install is set, and
-// verifies the tables.
-func (l *launch) prepareOutbox(ctx context.Context) error {
-	if l.Outbox != nil && l.e.cfg.Install {
-		if err := installIn(ctx, l.e.cfg.Name, l.Outbox.Conn, l.layout.databasePlan()); err != nil {
-			return err
-		}
-	}
-	var err error
+// prepareOutbox verifies the tables of the outbox and the inbox.
+func (l *launch) prepareOutbox(ctx context.Context) (err error) {
 	l.Inbox, err = l.newInbox()
 	switch {
 	case err != nil:
@@ -52,10 +45,7 @@ func (l *launch) prepareOutbox(ctx context.Context) error {
 			l.Outbox.Committed = &l.Outage.Committed
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("endpoint %q: %w", l.e.cfg.Name, err)
-	}
-	return nil
+	return err
 }
 
 // newInbox returns the inbox of the endpoint; nil if handled messages are not recorded.

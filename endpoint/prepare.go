@@ -84,16 +84,14 @@ func verifyRecords(ctx context.Context, l *launch) error {
 		return nil
 	}
 	inspector, err := recordsIn(l.database())
-	if err == nil {
-		_, err = inspector.InspectRecords(ctx, kinds[0])
-		if errors.Is(err, transport.ErrNoQueue) {
-			err = fmt.Errorf("records of %q: %w: create the table with Config.Install or Endpoint.Install", kinds[0], err)
-		}
-	}
 	if err != nil {
-		return fmt.Errorf("endpoint %q: %w", l.e.cfg.Name, err)
+		return err
 	}
-	return nil
+	_, err = inspector.InspectRecords(ctx, kinds[0])
+	if errors.Is(err, transport.ErrNoQueue) {
+		return fmt.Errorf("records of %q: %w: create the table with Config.Install or Endpoint.Install", kinds[0], err)
+	}
+	return err //nolint:wrapcheck // the caller names the endpoint
 }
 
 // verifyQueues looks for the error queues and the audit queue. Without this search a missing queue

@@ -92,12 +92,18 @@ func (l *launch) prepare(ctx context.Context) error {
 		if err := installIn(ctx, l.e.cfg.Name, l.conn, l.layout.plan()); err != nil {
 			return err
 		}
+		if l.Outbox != nil {
+			if err := installIn(ctx, l.e.cfg.Name, l.Outbox.Conn, l.layout.databasePlan()); err != nil {
+				return err
+			}
+		}
 	}
-	if err := l.prepareOutbox(ctx); err != nil {
-		return err
+	err = l.prepareOutbox(ctx)
+	if err == nil {
+		err = verifyRecords(ctx, l)
 	}
-	if err := verifyRecords(ctx, l); err != nil {
-		return err
+	if err != nil {
+		return fmt.Errorf("endpoint %q: %w", l.e.cfg.Name, err)
 	}
 	if err := verifyQueues(ctx, l); err != nil {
 		return err
