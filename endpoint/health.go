@@ -6,7 +6,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/destination"
 	"github.com/holdfast-go/holdfast/endpoint/internal/held"
-	"github.com/holdfast-go/holdfast/endpoint/internal/quarantine"
 	"github.com/holdfast-go/holdfast/internal/pump"
 )
 
@@ -113,19 +112,6 @@ func (h *Health) addHeld(room *held.Room) {
 	}
 	if full {
 		h.bad("failed messages take the places of others: no more than %d of them, of %d MiB in total, are held", held.MaxMessages, held.MaxBytes>>20)
-	}
-}
-
-// addQuarantine adds the state of the quarantine with a queue to h.
-func (h *Health) addQuarantine(queue string, s quarantine.Status) {
-	if s.Missing {
-		h.Warnings = append(h.Warnings,
-			fmt.Sprintf("there is no queue %q: a poison message is redelivered without a limit", queue))
-		return
-	}
-	h.Quarantined = s.Waiting
-	if s.Visit != nil {
-		h.Queues = append(h.Queues, queueHealth(queue, *s.Visit))
 	}
 }
 

@@ -117,12 +117,7 @@ func (l *live) addTo(h *Health, warnings []string) {
 	if w, ok := l.conn.(transport.Warner); ok {
 		h.Warnings = append(h.Warnings, w.Warnings()...)
 	}
-	if l.Quarantine != nil {
-		s := l.Quarantine.Status()
-		if h.addQuarantine(l.Quarantine.Queue, s); s.Visit != nil && !s.Missing {
-			l.addStuck(h, l.names.Of(h.Endpoint), 1)
-		}
-	}
+	l.addQuarantine(h)
 	if n := l.Recovery.Stuck(); n > 0 {
 		h.bad("failed messages that cannot be settled: %d", n)
 	}
@@ -161,6 +156,24 @@ func (l *live) addOutbox(h *Health) {
 	h.Outbox, h.Warnings = o, append(h.Warnings, stored.Warnings...)
 }
 
+// addQuarantine adds the state of the quarantine to h.
+func (l *live) addQuarantine(h *Health) {
+	if l.Quarantine == nil {
+		return
+	}
+	queue, s := l.Quarantine.Queue, l.Quarantine.Status()
+	if s.Missing {
+		h.Warnings = append(h.Warnings,
+			fmt.Sprintf("there is no queue %q: a poison message is redelivered without a limit", queue))
+		return
+	}
+	h.Quarantined = s.Waiting
+	if s.Visit != nil {
+		h.Queues = append(h.Queues, queueHealth(queue, *s.Visit))
+		l.addStuck(h, l.names.Of(h.Endpoint), 1)
+	}
+}
+
 // addStuck adds the calls of the source's queue to h if they take all slots.
 func (l *live) addStuck(h *Health, queue string, slots int) {
 	late := l.Calls.Late(queue)
@@ -170,9 +183,7 @@ func (l *live) addStuck(h *Health, queue string, slots int) {
 	text := fmt.Sprintf("all %d slots of %q are taken by calls that do not return: %s", slots, queue, namesOf(stuckHandlers(late)))
 	if slices.ContainsFunc(late, func(c overdue.Late) bool { return c.Limit == 0 }) {
 		h.Warnings = append(h.Warnings, text)
-		return
-	}
-	if !slices.Contains(h.Reasons, text) { // of the quarantine, which has the name of its endpoint
+	} else if !slices.Contains(h.Reasons, text) { // of the quarantine, which has the name of its endpoint
 		h.bad("%s", text)
 	}
 }
