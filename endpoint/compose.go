@@ -27,11 +27,10 @@ func New(cfg Config) (*Endpoint, error) {
 			name: cfg.Name, instanceQueue: cfg.instanceQueue(), sendOnly: cfg.SendOnly,
 			catalog: &types.catalog, serializers: cfg.Serializers,
 		},
-		recoverability: cfg.Recoverability.WithDefaults(),
-		bounded:        cfg.bounded(),
-		ready:          make(chan struct{}), ended: make(chan struct{}),
+		bounded: cfg.bounded(),
+		ready:   make(chan struct{}), ended: make(chan struct{}),
 	}
-	memory := e.recoverability.Memory
+	memory := cfg.Recoverability.Memory
 	e.failures = failurelog.New(max(memory.Messages, 8*cfg.Concurrency), memory.Bytes)
 	e.host = cfg.Host.in(cfg.Name)
 	err = errors.Join(err, terr, types.rules(cfg.Recoverability.Rules),

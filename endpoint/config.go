@@ -206,6 +206,7 @@ func (c Config) withDefaults() Config {
 	}
 	c.Logger = safelog.New(cmp.Or(c.Logger, slog.Default()))
 	c.Instance = cmp.Or(c.Instance, fmt.Sprintf("%s-%d", machineName(), os.Getpid()))
+	c.Recoverability = c.Recoverability.WithDefaults()
 	c.Recoverability.Unrecoverable = slices.Clone(c.Recoverability.Unrecoverable)
 	c.Recoverability.Rules = slices.Clone(c.Recoverability.Rules)
 	return c

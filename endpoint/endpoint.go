@@ -15,7 +15,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/stateful"
 	"github.com/holdfast-go/holdfast/internal/timer"
 	"github.com/holdfast-go/holdfast/pipeline"
-	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/resilience"
 	"github.com/holdfast-go/holdfast/transport"
 )
@@ -24,11 +23,10 @@ import (
 type Endpoint struct {
 	sender
 
-	cfg            Config
-	types          *registry
-	recoverability recoverability.Config
-	failures       *failurelog.Log
-	warnings       stateful.Warnings
+	cfg      Config
+	types    *registry
+	failures *failurelog.Log
+	warnings stateful.Warnings
 
 	receive pipeline.Func[*pipeline.Receive]
 	logical pipeline.Func[*pipeline.Logical]
@@ -118,7 +116,7 @@ func (e *Endpoint) Handles(m any) bool {
 // Policy returns the resilience policy with that name, of Config.Recoverability.Policies or of one
 // of its rules, with defaults for its zero fields. It reports false if there is none.
 func (e *Endpoint) Policy(name string) (resilience.Policy, bool) {
-	return e.recoverability.NamedPolicy(name)
+	return e.cfg.Recoverability.NamedPolicy(name)
 }
 
 // CancelTimer removes the waiting timer with the name, at once or with [In] a transaction. If no

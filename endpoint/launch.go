@@ -40,7 +40,7 @@ func newLaunch(ctx context.Context, e *Endpoint, conn transport.Conn, stored *ou
 	if stored != nil {
 		joins = stored.Joins
 	}
-	l := &launch{e: e, layout: layoutOf(e)}
+	l := &launch{e: e, layout: layout{&e.cfg, e.types}}
 	l.conn, l.publishes, l.joins, l.stopping = conn, publishes, joins, ctx.Done()
 	l.names = names.New(conn, e.cfg.Name, append(l.layout.queues(), e.cfg.Name+quarantineSuffix))
 	l.atomic = e.cfg.Transactions == SendsAtomicWithReceive

@@ -6,18 +6,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-go/holdfast/recoverability"
 	"github.com/holdfast-go/holdfast/transport"
 )
 
 // layout derives the queues and tables of an endpoint from the configuration.
 type layout struct {
-	cfg            *Config
-	types          *registry
-	recoverability *recoverability.Config
+	cfg   *Config
+	types *registry
 }
-
-func layoutOf(e *Endpoint) layout { return layout{&e.cfg, e.types, &e.recoverability} }
 
 // records returns the kinds of records of the handlers.
 func (l layout) records() []string { return slices.Sorted(maps.Keys(l.types.kinds)) }
@@ -49,7 +45,7 @@ func (l layout) plan() transport.Plan {
 
 // quarantineQueue returns the name of the endpoint's quarantine, or "".
 func (l layout) quarantineQueue() string {
-	if l.cfg.SendOnly || l.cfg.Transactions == None || l.recoverability.Quarantine.After == None {
+	if l.cfg.SendOnly || l.cfg.Transactions == None || l.cfg.Recoverability.Quarantine.After == None {
 		return ""
 	}
 	return l.cfg.Name + quarantineSuffix
@@ -81,7 +77,7 @@ func (l layout) givenUpTo() []string {
 	if l.cfg.SendOnly && l.cfg.Outbox == nil { // without either no message of the endpoint can fail
 		return nil
 	}
-	queues := l.recoverability.ErrorQueues()
+	queues := l.cfg.Recoverability.ErrorQueues()
 	if l.cfg.AuditQueue != "" {
 		queues = append(queues, l.cfg.AuditQueue)
 	}

@@ -28,7 +28,7 @@ func checkQueues(l *launch) error {
 // offeredRetries returns Recoverability without the retries that the transport or the transaction
 // mode does not offer. It returns an error for each policy that the transport cannot carry out.
 func offeredRetries(ctx context.Context, l *launch) (recoverability.Config, error) {
-	c := l.e.cfg.Recoverability.WithDefaults()
+	c := l.e.cfg.Recoverability
 	if l.e.cfg.SendOnly {
 		return c, nil
 	}
@@ -36,7 +36,7 @@ func offeredRetries(ctx context.Context, l *launch) (recoverability.Config, erro
 		Endpoint: l.e.cfg.Name, Limits: l.Limits, CompletesFirst: l.e.cfg.Transactions == None,
 		LongestAttempt: l.layout.longestAttempt, Log: l.e.cfg.Logger,
 	}
-	if err := offer.Check(l.e.cfg.Recoverability); err != nil {
+	if err := offer.Check(c); err != nil {
 		return c, err //nolint:wrapcheck // the error names the endpoint
 	}
 	return offer.Effective(ctx, c), nil
@@ -161,7 +161,7 @@ func isInterface(typeName string) bool {
 // outbox and of handled messages, and what its published and handled types need. It opens
 // connections of its own; the endpoint need not run.
 func (e *Endpoint) Install(ctx context.Context) error {
-	needs := layoutOf(e)
+	needs := layout{&e.cfg, e.types}
 	conn, err := connect(ctx, e, nil)
 	if err != nil {
 		return err
