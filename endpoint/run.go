@@ -131,7 +131,7 @@ func (l *launch) receiveAll(ctx context.Context) (err error) {
 		defer func() { err = errors.Join(err, l.relay.Close()) }()
 	}
 	l.sources, l.satellites = sources, l.newSatellites()
-	l.limiting.SetSerial = serial(sources)
+	l.limiting.SetSerial = l.setSerial
 	if queue := l.layout.quarantineQueue(); queue != "" {
 		l.Quarantine = newQuarantine(l, queue)
 		l.Slow = new(pump.SlowStart)
@@ -208,12 +208,10 @@ func (l *launch) openSatellite(ctx context.Context, sat transport.Satellite) (so
 	return l.openSource(ctx, transport.ReceiverOptions{Queue: sat.Queue}, max(1, sat.Concurrency), handle, nil)
 }
 
-// serial returns a function that sets whether the sources start a single message at a time.
-func serial(sources []source) func(bool) {
-	return func(on bool) {
-		for _, s := range sources {
-			s.SetSerial(on)
-		}
+// setSerial sets whether the sources start a single message at a time.
+func (l *launch) setSerial(on bool) {
+	for _, s := range l.sources {
+		s.SetSerial(on)
 	}
 }
 
