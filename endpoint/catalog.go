@@ -88,15 +88,6 @@ func (c *catalog) of(m any) (*messageType, error) {
 	return t, nil
 }
 
-// names returns the names of all types.
-func (c *catalog) names() []string {
-	names := make([]string, len(c.all))
-	for i, t := range c.all {
-		names[i] = t.name
-	}
-	return names
-}
-
 // rules returns an error for each rule with the name of an unknown type.
 func (c *catalog) rules(rules []recoverability.Rule) error {
 	var errs []error

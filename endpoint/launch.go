@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/holdfast-go/holdfast/endpoint/internal/keylock"
@@ -54,7 +55,7 @@ func newLaunch(ctx context.Context, e *Endpoint, conn transport.Conn, stored *ou
 		Deadlines: settle.Deadlines{Parent: context.WithoutCancel(ctx)},
 	}
 	l.limiting.Notifier, l.limiting.MaxDelay = l.Notifier, l.Limits.MaxDelay
-	l.Throttle = throttle.New(e.cfg.Recoverability.RateLimit, e.types.names(), &l.limiting)
+	l.Throttle = throttle.New(e.cfg.Recoverability.RateLimit, maps.Keys(e.types.byName), &l.limiting)
 	if slices.ContainsFunc(e.cfg.Handlers, func(h Handler) bool { return h.key != nil }) {
 		l.Locks = new(keylock.Locks)
 	}

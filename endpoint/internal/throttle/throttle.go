@@ -5,6 +5,7 @@ package throttle
 import (
 	"cmp"
 	"context"
+	"iter"
 	"log/slog"
 	"math"
 	"sync"
@@ -36,15 +37,15 @@ func (s *Shared) WaitForReports() { s.reports.Wait() }
 type Limits map[string]*Limit
 
 // New returns the limits that the configuration asks for, for messages of the types.
-func New(c recoverability.RateLimit, types []string, shared *Shared) Limits {
-	if c.After <= 0 {
+func New(c recoverability.RateLimit, types iter.Seq[string], shared *Shared) Limits {
+	switch {
+	case c.After <= 0:
 		return nil
+	case c.Scope != recoverability.ByType:
+		return Limits{"": newLimit(c, "", shared)}
 	}
-	if c.Scope != recoverability.ByType {
-		types = []string{""}
-	}
-	l := make(Limits, len(types))
-	for _, name := range types {
+	l := Limits{}
+	for name := range types {
 		l[name] = newLimit(c, name, shared)
 	}
 	return l

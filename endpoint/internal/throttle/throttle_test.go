@@ -37,7 +37,7 @@ func limits(
 		Notifier:  notify.New([]func(context.Context, recoverability.Notification){record}, log, overdue.New(log)),
 		MaxDelay:  time.Hour,
 	}
-	return New(c, []string{"A", "B"}, shared), shared
+	return New(c, slices.Values([]string{"A", "B"}), shared), shared
 }
 
 // received is a delivery of a number.
@@ -159,7 +159,7 @@ func TestAMessageYieldsToOtherTypes(t *testing.T) {
 			{"a transport without delays", recoverability.ByType, 0, false},
 			{"a limit of the endpoint", recoverability.ByEndpoint, time.Hour, false},
 		} {
-			ls := New(config(tt.scope), []string{"A"}, &Shared{MaxDelay: tt.maxDelay})
+			ls := New(config(tt.scope), slices.Values([]string{"A"}), &Shared{MaxDelay: tt.maxDelay})
 			l := ls.Of(func() string { return "A" })
 			l.failed("m-1", time.Now())
 			l.failed("m-2", time.Now())
