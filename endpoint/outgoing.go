@@ -119,10 +119,7 @@ func (from *sender) submit(ctx context.Context, live *live, out *outgoing) (err 
 		return err
 	}
 	out.ViaOutbox = out.ViaOutbox || out.Tx != nil && live.Outbox != nil
-	if err := check(&out.Outgoing, out.of, live); err != nil {
-		return err
-	}
-	if err := checkTimer(out, live); err != nil {
+	if err := check(out, live); err != nil {
 		return err
 	}
 	if err := from.outgoing(ctx, &out.Outgoing); err != nil {
@@ -171,8 +168,8 @@ var (
 )
 
 // check returns an error for a message that cannot be sent, before the message is encoded.
-func check(out *pipeline.Outgoing, t *messageType, live *live) error {
-	if err := checkDestination(out, t, live.publishes); err != nil {
+func check(out *outgoing, live *live) error {
+	if err := checkDestination(&out.Outgoing, out.of, live.publishes); err != nil {
 		return err
 	}
 	switch {
@@ -202,9 +199,9 @@ func check(out *pipeline.Outgoing, t *messageType, live *live) error {
 		return errors.New("there is no receipt yet when the message is sent with the handler's others: use Immediately")
 	}
 	if out.Timer != "" { // the message waits in the outbox
-		return nil
+		return checkTimer(out, live)
 	}
-	return checkDelay(out, live.Limits.MaxDelay)
+	return checkDelay(&out.Outgoing, live.Limits.MaxDelay)
 }
 
 // checkDestination returns an error where the verb does not fit the type or the queue.
@@ -275,9 +272,6 @@ func (from *sender) encode(_ context.Context, out *pipeline.Outgoing) error {
 
 // checkTimer returns an error for a timer that cannot be set.
 func checkTimer(out *outgoing, live *live) error {
-	if out.Timer == "" {
-		return nil
-	}
 	name, err := timer.Parse(out.Timer)
 	if err == nil {
 		err = live.checkTimer(name)
