@@ -137,7 +137,7 @@ func (e *Endpoint) CancelTimer(ctx context.Context, name string, opts ...TxOptio
 	case err != nil:
 	case out.Tx == noTx{}:
 		err = errNilTx
-	case out.Tx != nil && !live.Timers.Joins:
+	case out.Tx != nil && !live.joins:
 		err = errNoTx
 	default:
 		err = live.Timers.Dispatch(ctx, out.Tx, live.Timers.Cancels([]string{full.Text()}))

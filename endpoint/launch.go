@@ -36,17 +36,14 @@ type launch struct {
 }
 
 func newLaunch(ctx context.Context, e *Endpoint, conn transport.Conn, stored *outbox.Outbox) *launch {
-	_, publishes := conn.(transport.Subscriber)
-	_, joins := conn.(transport.TxDispatcher)
-	if stored != nil {
-		joins = stored.Joins
-	}
 	l := &launch{e: e, layout: layout{&e.cfg, e.types}}
-	l.conn, l.publishes, l.joins, l.stopping = conn, publishes, joins, ctx.Done()
+	l.conn, l.Outbox, l.stopping = conn, stored, ctx.Done()
+	_, l.publishes = conn.(transport.Subscriber)
+	_, l.joins = l.database().(transport.TxDispatcher)
 	l.names = names.New(conn, e.cfg.Name, append(l.layout.queues(), e.cfg.Name+quarantineSuffix))
 	l.atomic = e.cfg.Transactions == SendsAtomicWithReceive
 	l.site = site{sender: &e.sender, live: &l.live, raised: e.cfg.Raised}
-	l.Outbox, l.Limits, l.Calls = stored, conn.Limits(), overdue.New(e.cfg.Logger)
+	l.Limits, l.Calls = conn.Limits(), overdue.New(e.cfg.Logger)
 	l.Notifier = notify.New(e.cfg.Notify, e.cfg.Logger, l.Calls)
 	l.Auditor.Conn, l.Auditor.AuditQueue, l.Auditor.ExpireAfter = conn, e.cfg.AuditQueue, e.cfg.AuditExpireAfter
 	l.Settler = settle.Settler{

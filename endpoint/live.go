@@ -23,7 +23,7 @@ type live struct {
 	conn       transport.Conn
 	names      names.Queues
 	publishes  bool
-	joins      bool
+	joins      bool            // messages can be sent in a transaction of the caller
 	atomic     bool            // the mode is SendsAtomicWithReceive
 	noTimers   error           // why Timers is nil although the configuration asks for timers
 	relay      *outbox.Relay   // of timers; nil without

@@ -33,7 +33,6 @@ type Outbox struct {
 	Store transport.OutboxStore // of Conn; nil if Conn cannot be an outbox
 	Queue string
 	Inbox string
-	Joins bool // messages can be stored in a transaction of the caller
 	Own   bool // the queue is in the transport's own database, and timers alone wait there
 	// Committed is set after each commit of the work of a message.
 	Committed *atomic.Bool
@@ -48,9 +47,8 @@ type Outbox struct {
 // reports whether the database can have an outbox.
 func New(conn transport.Conn, queue, inbox string) (o *Outbox, ok bool) {
 	store, ok := conn.(transport.OutboxStore)
-	_, joins := conn.(transport.TxDispatcher)
 	return &Outbox{
-		Conn: conn, Store: store, Queue: queue, Inbox: inbox, Joins: joins, maxRow: conn.Limits().MaxBody,
+		Conn: conn, Store: store, Queue: queue, Inbox: inbox, maxRow: conn.Limits().MaxBody,
 	}, ok
 }
 
@@ -123,12 +121,13 @@ func (o *Outbox) Send(ctx context.Context, tx any, ops []transport.Operation) er
 	return o.Dispatch(ctx, tx, stored)
 }
 
-// Dispatch stores rows, in the caller's transaction tx unless tx is nil.
+// Dispatch stores rows, in the caller's transaction tx unless tx is nil. With a transaction Conn is
+// a [transport.TxDispatcher].
 func (o *Outbox) Dispatch(ctx context.Context, tx any, rows []transport.Operation) (err error) {
 	if tx == nil {
 		_, err = o.Conn.Dispatch(ctx, rows)
 	} else {
-		_, err = o.Conn.(transport.TxDispatcher).DispatchIn(ctx, tx, rows) //nolint:errcheck // New has set Joins
+		_, err = o.Conn.(transport.TxDispatcher).DispatchIn(ctx, tx, rows) //nolint:errcheck // see above
 	}
 	if err != nil {
 		return fmt.Errorf("store in outbox %q: %w", o.Queue, copies.Single(err))
