@@ -79,12 +79,12 @@ func (l *launch) reportStart(ctx context.Context) {
 // reportLeftover warns of messages in an outbox that is no longer part of the configuration: nothing
 // sends the messages.
 func (l *launch) reportLeftover(ctx context.Context) {
-	inspector, ok := l.conn.(transport.Inspector)
-	if _, stores := l.conn.(transport.OutboxStore); !ok || !stores || l.Timers != nil { // whose relay sends what is in the queue
+	_, stores := l.conn.(transport.OutboxStore)
+	if !stores || l.Timers != nil { // the relay of the timers sends what is in the queue
 		return
 	}
 	name := l.e.cfg.Name + outboxSuffix
-	stats, err := inspector.Inspect(ctx, name)
+	stats, err := inspect(ctx, l.conn, name)
 	switch {
 	case errors.Is(err, transport.ErrNoQueue):
 	case err != nil:
@@ -149,15 +149,14 @@ func (l *launch) openTimers(ctx context.Context) error {
 	}
 	o.Own = true
 	o.SendTo(l.conn)
-	if inspector, ok := l.conn.(transport.Inspector); ok {
-		_, err := inspector.Inspect(ctx, o.Queue)
-		if errors.Is(err, transport.ErrNoQueue) {
-			l.noTimers = fmt.Errorf("timers wait in queue %q: %w: create it with Config.Install or Endpoint.Install", o.Queue, err)
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("queue %q of timers: %w", o.Queue, err)
-		}
+	_, err := inspect(ctx, l.conn, o.Queue)
+	if errors.Is(err, transport.ErrNoQueue) {
+		l.noTimers = fmt.Errorf("timers wait in queue %q: %w: create it with Config.Install or Endpoint.Install",
+			o.Queue, err)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("queue %q of timers: %w", o.Queue, err)
 	}
 	l.Timers = o
 	return nil
@@ -182,11 +181,7 @@ func (l *launch) probe(ctx context.Context) error {
 		_, err := l.Inbox.Store.FindHandled(ctx, l.Inbox.Name, []transport.HandledKey{{}})
 		return err
 	}
-	inspector, ok := l.Outbox.Conn.(transport.Inspector)
-	if !ok {
-		return nil
-	}
-	_, err := inspector.Inspect(ctx, l.Outbox.Queue)
+	_, err := inspect(ctx, l.Outbox.Conn, l.Outbox.Queue)
 	return err
 }
 

@@ -95,16 +95,11 @@ func verifyRecords(ctx context.Context, l *launch) error {
 }
 
 // verifyQueues looks for the error queues and the audit queue. Without this search a missing queue
-// would be noticed when the first message has failed or has been processed. If the transport cannot
-// look at queues, there is no search.
+// would be noticed when the first message has failed or has been processed.
 func verifyQueues(ctx context.Context, l *launch) error {
-	inspector, ok := l.conn.(transport.Inspector)
-	if !ok {
-		return nil
-	}
 	var errs []error
 	for _, queue := range l.layout.givenUpTo() {
-		switch _, err := inspector.Inspect(ctx, queue); {
+		switch _, err := inspect(ctx, l.conn, queue); {
 		case errors.Is(err, transport.ErrNoQueue):
 			errs = append(errs, fmt.Errorf("endpoint %q: queue %q, which its configuration names: %w: create it with Config.Install or Endpoint.Install",
 				l.e.cfg.Name, queue, err))
@@ -114,6 +109,18 @@ func verifyQueues(ctx context.Context, l *launch) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// inspect returns the state of a queue. If the transport cannot inspect queues, there is no state
+// and no error.
+func inspect(
+	ctx context.Context, conn transport.Conn, queue string,
+) ([]transport.QueueStats, error) {
+	inspector, ok := conn.(transport.Inspector)
+	if !ok {
+		return nil, nil
+	}
+	return inspector.Inspect(ctx, queue) //nolint:wrapcheck // the caller names the queue
 }
 
 // subscribe subscribes the endpoint's queue to the events that have handlers.
