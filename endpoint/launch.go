@@ -98,9 +98,10 @@ func environment(e *Endpoint, shared *transport.Shared) transport.Env {
 	}
 }
 
-// openSource opens a source. The source ends with ctx.
+// openSource opens a source. The source ends with ctx. arrived may be nil: see [pump.Config].
 func (l *launch) openSource(
-	ctx context.Context, opts transport.ReceiverOptions, concurrency int, handle handleFunc, arrived arrivedFunc,
+	ctx context.Context, opts transport.ReceiverOptions, concurrency int,
+	handle handleFunc, arrived func(context.Context, []pump.Slot),
 ) (source, error) {
 	r := &pump.Reception{Queue: opts.Queue}
 	s, err := pump.OpenSource(ctx, pump.SourceConfig{

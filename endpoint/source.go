@@ -13,10 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/transport"
 )
 
-type (
-	handleFunc  = func(context.Context, transport.Delivery, *pump.Slot)
-	arrivedFunc = func(context.Context, []pump.Slot) // nil: see [pump.Config]
-)
+type handleFunc = func(context.Context, transport.Delivery, *pump.Slot)
 
 // source is an input queue of the endpoint, with the state of the outages.
 type source struct {
