@@ -239,3 +239,37 @@ func due(t *testing.T, broker *inmemory.Transport) (bodies []string) {
 		}
 	}
 }
+
+// joining is a database in whose transactions a program sends messages. The tests have no
+// transactions: the messages are sent at once.
+type joining struct{ *inmemory.Transport }
+
+func (d joining) Open(ctx context.Context, env transport.Env) (transport.Conn, error) {
+	conn, err := d.Transport.Open(ctx, env)
+	return joiningConn{conn.(store)}, err
+}
+
+type joiningConn struct{ store }
+
+func (c joiningConn) DispatchIn(
+	ctx context.Context, _ any, ops []transport.Operation,
+) ([]transport.Receipt, error) {
+	return c.Dispatch(ctx, ops)
+}
+
+// The transaction of a caller is one of the outbox. The broker need not have transactions.
+func TestInIsATransactionOfTheOutbox(t *testing.T) {
+	withOutbox(t, func(t *testing.T, broker, db *inmemory.Transport) {
+		cfg := timing(broker)
+		cfg.Outbox = joining{db}
+		r := harness.Start(t, cfg)
+		r.MustSend(harness.ShipOrder{ID: "1"}, endpoint.In("a transaction"))
+		if err := r.CancelTimer(t.Context(), "a", endpoint.In("a transaction")); err != nil {
+			t.Error(err)
+		}
+		pass(time.Minute)
+		if n := len(broker.Messages("shipping")); n != 1 {
+			t.Errorf("%d messages were sent, want 1", n)
+		}
+	})
+}
