@@ -62,6 +62,7 @@ func (f *fake) count(what string) int {
 
 //nolint:revive,staticcheck // the name is of the SDK
 func (f *fake) GetQueueUrl(_ context.Context, in *sqs.GetQueueUrlInput, _ ...func(*sqs.Options)) (*sqs.GetQueueUrlOutput, error) {
+	f.count("url")
 	if *in.QueueName == "missing" {
 		return nil, &types.QueueDoesNotExist{}
 	}
@@ -194,6 +195,16 @@ func (f *fake) requested(what string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.requests[what]
+}
+
+// total returns how many requests there were, and of which kinds.
+func (f *fake) total() (n int, of map[string]int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, k := range f.requests {
+		n += k
+	}
+	return n, maps.Clone(f.requests)
 }
 
 func (f *fake) sends() []types.SendMessageBatchRequestEntry {
