@@ -140,12 +140,12 @@ func TestDeadLettersAreListedReturnedAndDiscarded(t *testing.T) {
 // waitForDeadLetters asks until the broker has so many.
 func waitForDeadLetters(t *testing.T, client *admin.Client, want int32) {
 	t.Helper()
-	until(t, fmt.Sprintf("%d dead letters", want), func() bool {
+	until(t, fmt.Sprintf("%d dead letters", want), func() (any, bool) {
 		found, err := client.GetQueueRuntimeProperties(t.Context(), "sales", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return found.DeadLetterMessageCount == want
+		return found.DeadLetterMessageCount, found.DeadLetterMessageCount == want
 	})
 }
 

@@ -65,13 +65,19 @@ func must(t *testing.T, input string, args ...string) string {
 	return out
 }
 
-// until asks until the answer is yes. The bound is for a hang: a package that does not end hides the
-// results of its other tests.
-func until(t *testing.T, what string, is func() bool) {
+// until calls look until ok is true, and fails the test with the last state after two minutes. The
+// bound is for a hang: a package that does not end hides the results of its other tests.
+func until(t *testing.T, what string, look func() (state any, ok bool)) {
 	t.Helper()
-	for began := time.Now(); !is(); {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); ; <-tick.C {
+		state, ok := look()
+		if ok {
+			return
+		}
 		if time.Since(began) > 2*time.Minute {
-			t.Fatalf("waited in vain: %s", what)
+			t.Fatalf("waited in vain: %s, still %+v", what, state)
 		}
 	}
 }

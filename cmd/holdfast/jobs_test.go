@@ -122,12 +122,12 @@ func (s *jobShop) enqueue(order string, opts ...schedule.Option) (id string) {
 func (s *jobShop) until(is func(schedule.Snapshot) bool, args ...string) schedule.Snapshot {
 	s.t.Helper()
 	var l schedule.Snapshot
-	until(s.t, "schedules and jobs as wanted", func() bool {
+	until(s.t, "schedules and jobs as wanted", func() (any, bool) {
 		l = schedule.Snapshot{}
 		if err := json.Unmarshal([]byte(must(s.t, "", ofJobs(append([]string{"list", "--json"}, args...)...)...)), &l); err != nil {
 			s.t.Fatal(err)
 		}
-		return is(l)
+		return l, is(l)
 	})
 	return l
 }

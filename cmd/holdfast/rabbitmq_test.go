@@ -153,9 +153,12 @@ func TestLostDelaysAreFoundAndReturned(t *testing.T) {
 		t.Errorf("before there are delays: exit code %d, %s", code, errs)
 	}
 	ch := channel(t, address)
-	// A delay lasts at least a second on RabbitMQ. On a busy machine it may pass before the queue is
-	// deleted, with the message in it: then a longer delay is tried.
+	// A delay lasts at least a second on RabbitMQ. On a busy machine the delay may end before the
+	// queue is deleted, and the message is deleted with the queue: then the test tries a longer delay.
 	for after := time.Second; ; after *= 2 {
+		if after > time.Minute {
+			t.Fatal("each delayed message arrived before its queue was deleted")
+		}
 		must(t, "{}", "send", "--to", "doomed", "--type", "Shop.Remind", "--header", "NServiceBus.MessageId=one", "--after", after.String(), "--create")
 		if out := must(t, "", "rabbitmq", "delays", "lost"); !strings.HasPrefix(out, "no delayed message was lost") {
 			t.Errorf("with none: %s", out)
@@ -168,8 +171,9 @@ func TestLostDelaysAreFoundAndReturned(t *testing.T) {
 			break
 		}
 	}
-	until(t, "the delayed message is found lost", func() bool {
-		return strings.Contains(must(t, "", "queues", "holdfast.delay-lost", "--json"), `"ready":1`)
+	until(t, "the delayed message is found lost", func() (any, bool) {
+		out := must(t, "", "queues", "holdfast.delay-lost", "--json")
+		return out, strings.Contains(out, `"ready":1`)
 	})
 	code, out, errs := call(t, "", "rabbitmq", "delays", "lost")
 	if code != exitFailed || !strings.Contains(out, "one  Shop.Remind  doomed") || !strings.Contains(errs, "1 message in holdfast.delay-lost") {
