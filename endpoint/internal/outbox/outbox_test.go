@@ -262,3 +262,35 @@ func TestARowEndsAnOutageOfTheReceives(t *testing.T) {
 		<-done
 	})
 }
+
+// A batch whose destination does not answer returns its tokens, and counts as stray until its end.
+// Beyond the bound, and in order, a batch keeps its tokens.
+func TestABatchIsStrayFromYieldToEnd(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		before       int32 // stray batches
+		inOrder      bool
+		held, during int32 // tokens and stray batches after yield
+	}{
+		{"a destination does not answer", 0, false, 0, 1},
+		{"too many batches are stray", relayStray, false, 1, relayStray},
+		{"in order", 0, true, 1, 0},
+	} {
+		r := &Relay{active: make(chan struct{}, 1), held: make(chan struct{}, 1)}
+		r.InOrder = c.inOrder
+		r.stray.Store(c.before)
+		if !r.takeTokens(t.Context()) {
+			t.Fatal("no tokens")
+		}
+		batch := &tokens{relay: r, active: true, held: true}
+		batch.yield()
+		batch.yield() // of another call of the batch
+		if held, stray := int32(len(r.held)), r.stray.Load(); held != c.held || stray != c.during {
+			t.Errorf("%s: %d tokens, %d stray batches; want %d, %d", c.name, held, stray, c.held, c.during)
+		}
+		batch.end()
+		if len(r.active)+len(r.held) > 0 || r.stray.Load() != c.before {
+			t.Errorf("%s: after the end %d tokens, %d stray batches", c.name, len(r.active)+len(r.held), r.stray.Load())
+		}
+	}
+}

@@ -464,6 +464,8 @@ const queuesRefuse = time.Minute
 // refusedRows are the messages of the outbox that the destination and the error queue have refused.
 // A message that another instance sends is forgotten after a while.
 type refusedRows struct {
+	count atomic.Int32 // of ids: a sent message takes no lock while there are none
+
 	mu  sync.Mutex // guards the rest
 	ids map[refusedID]time.Time
 	err error // the last refusal of the error queue
@@ -492,15 +494,18 @@ func (r *refusedRows) add(op *transport.Operation, err error) {
 	if _, known := r.ids[id]; known || len(r.ids) < maxRefusedRows {
 		r.ids[id] = time.Now()
 	}
+	r.count.Store(int32(len(r.ids))) //nolint:gosec // at most maxRefusedRows
 }
 
 // remove removes the message of an operation that is no longer in the outbox.
 func (r *refusedRows) remove(op *transport.Operation) {
+	if r.count.Load() == 0 {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.ids) > 0 {
-		delete(r.ids, refusedIDOf(op))
-	}
+	delete(r.ids, refusedIDOf(op))
+	r.count.Store(int32(len(r.ids))) //nolint:gosec // at most maxRefusedRows
 }
 
 func (r *refusedRows) removeAll(ops []transport.Operation) {
@@ -517,6 +522,7 @@ func (r *refusedRows) refusal() error {
 	maps.DeleteFunc(r.ids, func(_ refusedID, refused time.Time) bool {
 		return time.Since(refused) > 2*queuesRefuse
 	})
+	r.count.Store(int32(len(r.ids))) //nolint:gosec // at most maxRefusedRows
 	if len(r.ids) == 0 {
 		return nil
 	}
